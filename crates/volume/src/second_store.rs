@@ -34,7 +34,12 @@ impl Volume {
     /// It was retired, and what is needed of it lies elsewhere: nobody asks for it any more.
     pub async fn was_relocated(&self, segment: SegmentId) {
         self.forget_lost(segment);
-        self.inner.checkpointer.packer.progress.uploads.was_retired(segment);
+        self.inner
+            .checkpointer
+            .packer
+            .progress
+            .uploads
+            .was_retired(segment);
         self.inner.objects.unpin(segment).await;
     }
 

@@ -153,9 +153,19 @@ fn audited_without_the_first() -> VolumeAudit {
 #[test]
 fn an_audit_that_forgets_an_entry_does_not_name_it() {
     let found = audited_without_the_first();
-    assert_eq!((found.lost_segments.len(), found.damaged_nodes, found.damaged_draws), (1, 0, 0));
+    assert_eq!(
+        (
+            found.lost_segments.len(),
+            found.damaged_nodes,
+            found.damaged_draws
+        ),
+        (1, 0, 0)
+    );
     let forgetful = planting(Some("cleaner.audit_forgets_an_entry"), audited_without_the_first);
-    assert!(forgetful.is_intact(), "the planted bug has no effect: {forgetful:?}");
+    assert!(
+        forgetful.is_intact(),
+        "the planted bug has no effect: {forgetful:?}"
+    );
 }
 
 #[test]

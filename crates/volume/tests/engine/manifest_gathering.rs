@@ -8,7 +8,10 @@ use crate::{
     world::{World, config},
 };
 use firn_cleaner::Cleaner;
-use firn_env::{mutants::planting, sim::{Simulation, SimulationError}};
+use firn_env::{
+    mutants::planting,
+    sim::{Simulation, SimulationError},
+};
 use firn_format::{GatheringStage, ManifestEntry, SegmentId};
 use firn_store::ObjectKey;
 use firn_vfs::Vfs;
@@ -284,35 +287,34 @@ fn what_is_lost_is_entered() -> Result<(), SimulationError> {
     let simulation = Simulation::new(95);
     let world = World::new(&simulation);
     let parts = world.own_parts();
-    simulation
-        .run(async move {
-            let volume = of_today(&parts, config()).await;
-            let before = listed(&parts).await;
-            // Which segment has nothing but data that a snapshot needs, is found by taking them away one by one.
-            let mut lost = None;
-            for segment in before {
-                let key = ObjectKey::new(&segment.key(&parts.anchor.family()));
-                let bytes = parts.store.get(&key).await.expect("it is there");
-                parts.store.delete(&key).await.expect("deleted");
-                let found = audited(&parts, "1").await;
-                if found.damaged_nodes == 0 && found.damaged_draws > 0 {
-                    lost = Some((segment, key, bytes));
-                    break;
-                }
-                let mode = firn_store::PutMode::Create;
-                parts.store.put(&key, vec![bytes], mode).await.expect("put");
-            }
-            let (lost, key, bytes) = lost.expect("a segment of data alone");
-            volume.manifest_begin(FAST).await.expect("begun");
-            assert_eq!(until_over(&volume, &parts).await, ManifestStatus::Whole);
-            let manifest = told(&parts).await.expect("a manifest");
-            assert!(!manifest.segments[&lost].is_read(), "entered, not forgotten");
+    simulation.run(async move {
+        let volume = of_today(&parts, config()).await;
+        let before = listed(&parts).await;
+        // Which segment has nothing but data that a snapshot needs, is found by taking them away one by one.
+        let mut lost = None;
+        for segment in before {
+            let key = ObjectKey::new(&segment.key(&parts.anchor.family()));
+            let bytes = parts.store.get(&key).await.expect("it is there");
+            parts.store.delete(&key).await.expect("deleted");
             let found = audited(&parts, "1").await;
-            assert!(found.lost_segments.contains(&lost.to_string()), "{found:?}");
-            assert_eq!(found.manifest.expect("a manifest").lost, 1);
+            if found.damaged_nodes == 0 && found.damaged_draws > 0 {
+                lost = Some((segment, key, bytes));
+                break;
+            }
             let mode = firn_store::PutMode::Create;
             parts.store.put(&key, vec![bytes], mode).await.expect("put");
-        })
+        }
+        let (lost, key, bytes) = lost.expect("a segment of data alone");
+        volume.manifest_begin(FAST).await.expect("begun");
+        assert_eq!(until_over(&volume, &parts).await, ManifestStatus::Whole);
+        let manifest = told(&parts).await.expect("a manifest");
+        assert!(!manifest.segments[&lost].is_read(), "entered, not forgotten");
+        let found = audited(&parts, "1").await;
+        assert!(found.lost_segments.contains(&lost.to_string()), "{found:?}");
+        assert_eq!(found.manifest.expect("a manifest").lost, 1);
+        let mode = firn_store::PutMode::Create;
+        parts.store.put(&key, vec![bytes], mode).await.expect("put");
+    })
 }
 
 #[test]

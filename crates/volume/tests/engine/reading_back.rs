@@ -250,7 +250,10 @@ fn read_back_after(writes: u64, length: usize, pause: Duration, segment_bytes: u
         let file = create(&volume, volume.root(), "ledger").await;
         let before = meter.usage();
         for round in 0..writes {
-            write(&volume, file, round * length as u64, content(length)).await;
+            for (at, piece) in content(length).chunks(512 << 10).enumerate() {
+                let offset = round * length as u64 + (at as u64 * (512 << 10));
+                write(&volume, file, offset, piece.to_vec()).await;
+            }
             env.sleep(pause).await;
         }
         env.sleep(READ_BACK).await;
@@ -282,7 +285,9 @@ fn reading_back_costs_at_most_a_tenth_of_the_puts() {
     let bulk = read_back_after(12, 8 << 20, Duration::from_secs(20), 4 << 20);
     let mixed = read_back_after(50, 500_000, Duration::from_secs(20), config().segment_bytes);
     let trickle = read_back_after(100, 100, Duration::from_secs(40), 4 << 20);
-    println!("| segments | put | read back | of the puts' money at Amazon's prices | at Azure's |\n|---|---|---|---|---|");
+    println!(
+        "| segments | put | read back | of the puts' money at Amazon's prices | at Azure's |\n|---|---|---|---|---|"
+    );
     for (what, used) in [
         ("of 4 MiB, 8 MiB each 20 s", bulk),
         ("half a megabyte each 20 s", mixed),
@@ -295,7 +300,10 @@ fn reading_back_costs_at_most_a_tenth_of_the_puts() {
             put.puts,
             "{what}: one for each, and nothing else was asked: {read_back:?}"
         );
-        assert_eq!((read_back.ranged_gets, read_back.lists, read_back.heads), (put.puts, 0, 0));
+        assert_eq!(
+            (read_back.ranged_gets, read_back.lists, read_back.heads),
+            (put.puts, 0, 0)
+        );
         assert!(read_back.bytes_down <= put.puts * 1024, "{what}: {read_back:?}");
         let [s3, azure] = ["s3-us-east-1", "azure-hot-east-us"].map(|book| percent_of_the_puts(book, &used));
         println!(
