@@ -1,4 +1,4 @@
-//! What this machine keeps of altered segments, as the store from which a repair reads first; behind it lies the second store, if there is one.
+//! Own copies: what this machine keeps of altered segments, as the store from which a repair reads first; behind it lies the second store, if any.
 //!
 //! ```text
 //! an altered segment ─▶ the pin, as it was put ─ gone meanwhile ─▶ the second store

@@ -1,4 +1,4 @@
-//! What draws over a manifest cost as it is: without sums in its nodes all leaves are read (decision 0214). Printed for the decision.
+//! The cost of draws over a manifest as it is: without sums in its nodes all leaves are read (decision 0214). Printed for the decision.
 
 use crate::{
     files::{create, write},
