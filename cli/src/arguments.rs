@@ -3,10 +3,12 @@
 mod disks;
 mod install;
 mod mount;
+mod share;
 
 pub use disks::*;
 pub use install::*;
 pub use mount::*;
+pub use share::*;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -67,6 +69,8 @@ pub enum Command {
     /// Edges: the machines that serve volumes in an office.
     #[command(subcommand)]
     Edge(Edge),
+    /// Grants a volume to an edge of yours that was not invited to it, or to another tenant; lists, accepts, approves and revokes grants.
+    Share(Share),
     /// Makes a volume a directory of this machine until Ctrl-C: starts firn-edge, as the user who types it.
     ///
     /// The first time this machine is invited, joins and is approved, for which the recovery phrase is needed; what it keeps (keys, journal,
@@ -330,8 +334,8 @@ pub enum Edge {
     Create {
         /// What it is called.
         name: String,
-        /// A volume that it will serve; may be given several times.
-        #[arg(long = "volume", required = true)]
+        /// A volume that it will serve; may be given several times. None, for an edge that is to open only what is granted to it (firn share).
+        #[arg(long = "volume")]
         volumes: Vec<String>,
         /// Writes the join secret into this new file instead of showing it.
         #[arg(long, value_name = "FILE")]

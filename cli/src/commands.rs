@@ -20,6 +20,7 @@ mod open;
 mod people;
 mod recovery;
 mod rekey;
+mod share;
 mod status;
 mod volumes;
 
@@ -203,6 +204,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Volume(volume) => volumes::run(&context, volume).await,
         Command::Snapshot(snapshot) => volumes::snapshot(&context, snapshot).await,
         Command::Edge(edge) => edges::run(&context, edge).await,
+        Command::Share(what) => share::run(&context, what).await,
         Command::Mount(wanted) => mount::run(&context, wanted).await,
         Command::Disk(disk) => disks::run(&context, disk).await,
         Command::Node(node) => disks::node(&context, node).await,

@@ -40,6 +40,11 @@ impl Names {
         Self(items.into_iter().map(name).collect())
     }
 
+    /// Learns the names of more things that were listed.
+    pub fn add<'a>(&mut self, items: impl IntoIterator<Item = &'a Value>) {
+        self.0.extend(Self::among(items).0);
+    }
+
     /// What a thing is called; its id, if that is all that is known. Bills say of what kind it is: `volume/vol_…` becomes `volume files`.
     pub fn get(&self, id: &str) -> String {
         let (kind, bare) = id.split_once('/').unwrap_or(("", id));

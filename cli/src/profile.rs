@@ -43,6 +43,12 @@ pub struct Profile {
     /// Edges that were invited here and not approved yet, by their ids.
     #[serde(default)]
     pub invitations: BTreeMap<String, PinnedInvitation>,
+    /// Keys of edges that were proved here when they were approved, 64 hex digits, by the edges' ids.
+    #[serde(default)]
+    pub edges: BTreeMap<String, String>,
+    /// Keys of other tenants as they were told when a volume was shared with them, by VOLUME/TENANT.
+    #[serde(default)]
+    pub grants: BTreeMap<String, String>,
     /// Version 1: the generation of the newest key ring seen of each volume.
     #[serde(default, skip_serializing)]
     key_rings: BTreeMap<String, u64>,
@@ -76,6 +82,8 @@ impl Profile {
             audit_head: None,
             volumes: BTreeMap::new(),
             invitations: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            grants: BTreeMap::new(),
             key_rings: BTreeMap::new(),
             join_secrets: BTreeMap::new(),
         }

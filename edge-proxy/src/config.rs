@@ -22,6 +22,7 @@ use crate::{
     cloud_session::CredentialsFrom,
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
+    granted::VolumeOwner,
     rings::KeysSection,
     second::usual_book,
     smb::{ShareSection, SmbSection},
@@ -88,6 +89,8 @@ pub struct VolumeSection {
     /// Of the store.
     pub credentials: CredentialsFrom,
     pub state_directory: PathBuf,
+    /// Whose it is, if it is another tenant's, granted to this edge's.
+    pub owner: Option<VolumeOwner>,
     /// How it is followed, if another edge owns it.
     pub follow: Option<FollowOptions>,
     /// How it is shared, if edges own it by turns.

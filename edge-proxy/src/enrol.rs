@@ -137,7 +137,7 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
     }
     let joined = Joined::load(config)?;
     let place = |family| Place {
-        tenant: joined.invitation.tenant,
+        tenant: joined.owner,
         volume: joined.volume,
         family,
     };
@@ -184,7 +184,10 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
             ))
         })?;
     }
-    keep(&ring, store).await?;
+    let is_followed = config.volume.follow.is_some();
+    if !is_followed {
+        keep(&ring, store).await?;
+    }
     let place = place(ring.family());
     let identity = Identity {
         family: ring.family(),
@@ -195,15 +198,22 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
         generation: ring.generation(),
     };
     let anchor = outside.anchor(identity.family);
-    match anchor.create_family().await {
-        Ok(()) | Err(AnchorError::FamilyExists { .. }) => {}
-        Err(error) => return Err(error.into()),
+    if !is_followed {
+        match anchor.create_family().await {
+            Ok(()) | Err(AnchorError::FamilyExists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let is_there = match anchor.load(identity.volume).await {
         Ok((tuple, _)) => tuple.root.is_some(),
-        Err(AnchorError::NoSuchVolume { .. }) => false,
+        Err(AnchorError::NoSuchVolume { .. } | AnchorError::NoSuchFamily { .. }) => false,
         Err(error) => return Err(error.into()),
     };
+    if !is_there && is_followed {
+        return Err(Failure::usage(
+            "the volume is to be followed (volume.follow), and no edge has made it yet; nothing was changed. Start the edge that owns it first",
+        ));
+    }
     if !is_there {
         let parts = outside.parts(identity.family, identity.volume, keys);
         Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
@@ -247,6 +257,10 @@ pub async fn enrol_once_approved(
 
 /// What the inviter pinned when it made the invitation: of which family the volume is, and how new its ring was then.
 fn check_pinned(joined: &Joined, ring: &VerifiedKeyRing) -> Result<(), Failure> {
+    if joined.is_granted() {
+        // Signed by its owner for this volume, and nothing was known of it here.
+        return Ok(());
+    }
     let Some(pinned) = joined.pinned() else {
         tracing::warn!(
             "the invitation is one of an older firn and does not say of which family its volume is"

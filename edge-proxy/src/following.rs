@@ -78,6 +78,9 @@ pub struct FollowingPart {
     pub alarms: u64,
     /// Why the newest root cannot be read, if it cannot.
     pub away: Option<String>,
+    /// Whether that is since the anchor refuses this edge: its clients are refused then.
+    #[serde(default)]
+    pub is_denied: bool,
 }
 
 impl FollowingPart {
@@ -99,6 +102,7 @@ impl FollowingPart {
             stale_answers: status.stale_answers,
             alarms: status.alarms,
             away: status.away.clone(),
+            is_denied: status.denied.is_some(),
         }
     }
 
@@ -119,6 +123,11 @@ impl FollowingPart {
     /// While the newest root cannot be read: why, and what that means.
     pub fn trouble(&self) -> Option<String> {
         let away = self.away.as_ref()?;
+        if self.is_denied {
+            return Some(format!(
+                "the anchor refuses this edge ({away}); its clients get \"permission denied\", and nothing is lost"
+            ));
+        }
         let reads = match self.stale_reads.as_str() {
             "allow" => format!("reads are answered by the one of {} ago", span(self.root_age_ms)),
             _ => "reads wait".into(),

@@ -1,9 +1,12 @@
 //! Enrolment with a service: what `firn edge join` left in the state directory, and the HTTP client to the service that it opens.
 //!
+//! A volume that was granted to the edge, or to its tenant, is in no invitation: the configuration names it by its id, and says whose it is if it is
+//! another tenant's ([`crate::granted`]).
+//!
 //! An edge that serves several volumes can be enrolled once for all of them: in the directory of `[edge]`, where each `[[volume]]` whose name is
 //! the id of a volume of the invitation finds it. What a volume keeps of its own (keys, the newest desired state, its spool) stays in its own.
 
-use crate::{certificate, config::Config, failure::Failure};
+use crate::{anchor::AnchorAt, certificate, config::Config, failure::Failure, granted::HexKey};
 use firn_identity::{EdgeId, TenantId, VolumeId};
 use firn_seal::{RecipientSecret, TenantPublic};
 use serde::Deserialize;
@@ -70,7 +73,15 @@ fn enrolled(config: &Config) -> Option<&Path> {
         return None;
     }
     let invited = invitation(&path).is_ok_and(|invitation| invitation.volumes.contains(name));
-    invited.then_some(shared)
+    (invited || named_by_grant(config).is_some()).then_some(shared)
+}
+
+/// The volume that the configuration names by its id where it may be one that was granted: who follows asks the service for it, whatever the
+/// invitation says.
+fn named_by_grant(config: &Config) -> Option<VolumeId> {
+    let may_be = config.volume.owner.is_some()
+        || (config.volume.follow.is_some() && config.volume.anchor == AnchorAt::Service);
+    config.volume.name.parse().ok().filter(|_| may_be)
 }
 
 /// Whether this volume is served by an edge that joined.
@@ -112,8 +123,10 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 /// A joined edge, before it has keys.
 pub struct Joined {
     pub invitation: Invitation,
-    /// What the tenant signs key rings with.
+    /// What the volume's tenant signs key rings with.
     pub tenant: TenantPublic,
+    /// Whose volume it is.
+    pub owner: TenantId,
     /// To which keys are wrapped.
     pub secret: RecipientSecret,
     /// Which volume it serves.
@@ -133,10 +146,16 @@ impl Joined {
             .parse::<HexKey>()
             .map_err(|error| wrong(&error))?
             .0;
-        let volume = match &invitation.volumes[..] {
-            [] => return Err(wrong(&"it names no volume")),
-            [only] => only,
-            several => several
+        let volume = match (named_by_grant(config), &invitation.volumes[..]) {
+            (Some(granted), _) => &granted.to_string(),
+            (None, []) => {
+                return Err(wrong(
+                    &"it names no volume, so this edge opens what is granted to it: set volume.name to the id of such a volume, with the lines that \
+                      firn share accept printed",
+                ));
+            }
+            (None, [only]) => only,
+            (None, several) => several
                 .iter()
                 .find(|id| **id == config.volume.name)
                 .ok_or_else(|| {
@@ -152,13 +171,23 @@ impl Joined {
             .ok()
             .and_then(|bytes| RecipientSecret::from_bytes(bytes).ok())
             .ok_or_else(|| Failure::usage("the file `recipient` in the state directory is no secret"))?;
+        let (owner, tenant) = match config.volume.owner {
+            Some(owner) => (owner.tenant, owner.key),
+            None => (invitation.tenant, TenantPublic::from_bytes(tenant)),
+        };
         Ok(Self {
-            tenant: TenantPublic::from_bytes(tenant),
+            tenant,
+            owner,
             invitation,
             secret,
             volume,
             client: Mutex::new(None),
         })
+    }
+
+    /// Whether this edge was not invited to the volume, so that it is let in by a grant.
+    pub fn is_granted(&self) -> bool {
+        !self.invitation.volumes.contains(&self.volume.to_string())
     }
 
     /// The address of something of the tenant's.
@@ -307,26 +336,6 @@ pub struct Problem {
     pub detail: String,
 }
 
-/// 32 bytes as hex digits.
-struct HexKey([u8; 32]);
-
-impl std::str::FromStr for HexKey {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = "the tenant's key has not 64 hex digits";
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(wrong);
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digit = |digit: u8| (digit as char).to_digit(16).ok_or(wrong);
-            *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).map_err(|_| wrong)?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,14 +369,5 @@ mod tests {
         std::fs::create_dir_all(&first.volume.state_directory).expect("made");
         std::fs::write(file(first, ENROLMENT), enrolment.to_string()).expect("written");
         assert_eq!(enrolment_file(first, "recipient"), file(first, "recipient"));
-    }
-
-    #[test]
-    fn a_tenants_key_is_read_exactly() {
-        let text = format!("{}ff", "00".repeat(31));
-        assert_eq!(text.parse::<HexKey>().expect("a key").0[31], 255);
-        for wrong in ["", "00", &"0g".repeat(32), &"é".repeat(32), &"00".repeat(33)] {
-            assert!(wrong.parse::<HexKey>().is_err(), "{wrong}");
-        }
     }
 }

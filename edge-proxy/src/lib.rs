@@ -29,6 +29,7 @@ mod finding;
 mod following;
 mod format;
 mod formats;
+mod granted;
 mod id;
 mod identity;
 mod join;

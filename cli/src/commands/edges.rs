@@ -463,6 +463,37 @@ fn proved(session: &Session, edge: &Value) -> Result<RecipientPublic, Failure> {
     RecipientPublic::from_bytes(&public).map_err(|error| Failure::untrusted(error.to_string()))
 }
 
+/// The key of an edge that joined, as this machine knows it: proved when it was approved here, or to be proved by its join secret, or in a key
+/// ring of this tenant. What the service shows must be the same.
+pub(super) async fn known_key(session: &mut Session, edge: &Value) -> Result<RecipientPublic, Failure> {
+    let id = field(edge, "id");
+    if session.profile.invitations.contains_key(&id) {
+        return proved(session, edge);
+    }
+    let mut known = session.profile.edges.get(&id).cloned();
+    for volume in edge["volumes"].as_array().cloned().into_iter().flatten() {
+        if known.is_some() {
+            break;
+        }
+        let volume = session.with_id("volumes", &field(&json!({ "id": volume }), "id")).await?;
+        let ring = rings::fetch(session, &volume).await?;
+        let recipients = ring.as_ref().map(|ring| ring.recipients()).unwrap_or_default();
+        let of_it = recipients.iter().find(|recipient| recipient.name == id);
+        known = of_it.map(|recipient| recipient.public.to_string());
+    }
+    let known = known.ok_or_else(|| {
+        Failure::usage(format!("the key of {id} was never proved here, and no key ring of yours has it"))
+            .next("do this where the edge was approved, with the same profile")
+    })?;
+    if known != field(edge, "recipient_key") {
+        return Err(Failure::untrusted(format!(
+            "the key that the service shows for {id} is not the one that was proved here"
+        )));
+    }
+    let bytes: [u8; 32] = unhex(&known).ok_or_else(|| Failure::usage("the profile: an edge's key is none"))?;
+    RecipientPublic::from_bytes(&bytes).map_err(|error| Failure::usage(format!("the profile: {error}")))
+}
+
 /// The volumes that this edge was invited to, as they were noted here: the service could name more, and get the keys of all wrapped.
 fn invited_volumes(session: &Session, edge: &Value) -> Result<Vec<String>, Failure> {
     let id = field(edge, "id");
@@ -537,6 +568,7 @@ pub(super) async fn approve_for(
             wrapped.push(field(&volume, "name"));
         }
     }
+    session.profile.edges.insert(id.clone(), public.to_string());
     session.profile.invitations.remove(&id);
     session.save()?;
     Ok(wrapped)
@@ -563,6 +595,7 @@ async fn remove(
         }
     }
     session.profile.invitations.remove(&id);
+    session.profile.edges.remove(&id);
     session.save()?;
     if wait.wait {
         let name = field(edge, "name");

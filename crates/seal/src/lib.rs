@@ -14,6 +14,7 @@
 mod claim;
 mod derive;
 mod error;
+mod grant_acceptance;
 mod identity;
 mod keyring;
 mod keys;
@@ -25,6 +26,7 @@ mod signing;
 
 pub use claim::RecoveryClaim;
 pub use error::SealError;
+pub use grant_acceptance::GrantAcceptance;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 pub use keyring::{
     Entropy, FORMATS, KeyRing, KeyRingError, MAX_EPOCHS, MAX_RECIPIENTS, Recipient, RecipientKind, SeenRing,

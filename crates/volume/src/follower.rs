@@ -15,6 +15,9 @@
 //!
 //! **Without the anchor** ([`StaleReads`]) requests are answered by the last root, which `status` says, or wait and are told to try again.
 //!
+//! **Where the anchor refuses this edge** (a grant that was revoked, an edge that was removed) requests are refused, whatever may be stale: what
+//! was read before is not shown to clients any more. It is asked on, so that a refusal that is taken back ends by itself.
+//!
 //! **Tampering.** A root is adopted only if it is newer ([`firn_anchor::RememberedRoot`]) and its history names the one adopted last, so an
 //! anchor that tells two stories is noticed. One that is further behind than the history reaches is held against the bucket, as at a
 //! start ([`crate::freshness`]). A contradiction ends the service.
@@ -57,6 +60,7 @@ use figures::Figures;
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_env::{Backoff, Monotonic};
 use firn_format::{Uid, Version, WriterId};
+use firn_table::TableError;
 use firn_vfs::VfsError;
 use std::{
     collections::VecDeque,
@@ -77,6 +81,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const AWAY: VfsError = VfsError::TryAgain {
     reason: "the newest root cannot be read, and reads wait for it",
 };
+
+/// What a client is told whose office the anchor refuses.
+const DENIED: VfsError = VfsError::AccessDenied;
 
 /// What becomes of reads while the newest root cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -127,7 +134,9 @@ pub(crate) struct Follower {
 enum NotAdopted {
     /// The anchor or the store does not answer.
     Away(String),
-    /// This edge may not read it.
+    /// The anchor refuses this edge.
+    Denied(String),
+    /// What the anchor says cannot be gone by, and asking again changes nothing.
     Refused(String),
     /// It contradicts what was seen.
     Tampered(String),
@@ -140,6 +149,7 @@ impl From<VolumeError> for NotAdopted {
             VolumeError::RolledBack(_) | VolumeError::StaleTable(_) | VolumeError::ForeignRoot { .. } => {
                 Self::Tampered(why)
             }
+            VolumeError::Anchor(AnchorError::Table(TableError::Refused(_))) => Self::Denied(why),
             VolumeError::Anchor(error) if !error.is_transient() || error.is_invalid_answer() => {
                 Self::Refused(why)
             }
@@ -376,7 +386,11 @@ impl Follower {
                         Err(not_adopted) => self.note(inner, not_adopted)?,
                     }
                 }
-                self.figures().ask_after.since(inner.env.now())
+                let figures = self.figures();
+                if figures.denied.is_some() {
+                    return Err(DENIED);
+                }
+                figures.ask_after.since(inner.env.now())
             };
             let now = inner.env.now();
             if now >= end {
@@ -390,9 +404,10 @@ impl Follower {
     fn note(&self, inner: &Inner, why: NotAdopted) -> Result<(), VfsError> {
         let now = inner.env.now();
         let mut figures = self.figures();
-        let (why, refused) = match why {
-            NotAdopted::Away(why) => (why, None),
-            NotAdopted::Refused(why) => (why.clone(), Some(why)),
+        let (why, refused, denied) = match why {
+            NotAdopted::Away(why) => (why, None, None),
+            NotAdopted::Refused(why) => (why.clone(), Some(why), None),
+            NotAdopted::Denied(why) => (why.clone(), None, Some(why)),
             NotAdopted::Tampered(why) => {
                 figures.alarms += 1;
                 drop(figures);
@@ -404,12 +419,18 @@ impl Follower {
                 return inner.serving.check();
             }
         };
-        if figures.away.is_none() {
+        if denied.is_some() && figures.denied.is_none() {
+            tracing::error!(
+                why,
+                "the anchor refuses this edge: nothing of the volume is shown to its clients any more, who get \"permission denied\". What was \
+                 committed is the owner's and safe. Where that is a mistake have the grant given again; this edge asks on"
+            );
+        } else if figures.away.is_none() {
             tracing::warn!(why, "the newest root cannot be read");
         }
         figures.failures = figures.failures.saturating_add(1);
         figures.ask_after = now.after(BACKOFF.pause(&inner.env, figures.failures));
-        (figures.away, figures.refused) = (Some(why), refused);
+        (figures.away, figures.refused, figures.denied) = (Some(why), refused, denied);
         Ok(())
     }
 
@@ -435,7 +456,7 @@ impl Follower {
         if figures.away.take().is_some() {
             tracing::info!("the newest root is read again");
         }
-        figures.refused = None;
+        (figures.refused, figures.denied) = (None, None);
         Ok(())
     }
 }

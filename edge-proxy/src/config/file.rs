@@ -22,11 +22,13 @@ use crate::{
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
     following::{self, WrittenStaleReads},
+    granted,
     rings::KeysSection,
     sharing,
     smb::SmbSection,
     validation,
 };
+use firn_identity::TenantId;
 use firn_quantity::Span;
 use firn_store::StoreUrl;
 use firn_vfs::Durability;
@@ -113,6 +115,11 @@ struct WrittenVolume {
     /// Of the limits; 1 for who says nothing.
     #[serde(default)]
     share: Option<u32>,
+    /// Another tenant's, granted to this edge's.
+    #[serde(default)]
+    owner: Option<TenantId>,
+    #[serde(default)]
+    owner_key: Option<String>,
     /// Another edge owns it.
     #[serde(default)]
     follow: bool,
@@ -414,7 +421,14 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
         Some(_) => None,
         None => following::options(written.follow, freshness, stale_reads)?,
     };
+    let key = written.owner_key.as_ref().map(|key| key.parse());
+    let key = key.transpose().map_err(|why: &str| format!("volume.owner_key: {why}"))?;
+    let owner = granted::owner(written.owner, key, written.anchor == AnchorAt::Service)?;
+    if owner.is_some() && follow.is_none() {
+        return Err("volume.owner: a volume of another tenant is followed: follow = true".into());
+    }
     Ok(VolumeSection {
+        owner,
         follow,
         shared,
         durability: written.durability.map(Durability::from).unwrap_or_default(),

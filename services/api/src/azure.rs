@@ -91,11 +91,16 @@ impl AzureSessions {
 
     /// The signature for a place of this account, until then. Asks nobody.
     pub fn sign(&self, place: &Place, expires: UnixTime) -> String {
+        self.sign_for(place, expires, false)
+    }
+
+    fn sign_for(&self, place: &Place, expires: UnixTime, is_read_only: bool) -> String {
         let signed = Signed {
             account: &self.account,
             container: &place.bucket,
             directory: &place.prefix,
             expires,
+            is_read_only,
             plain_http: self
                 .endpoint
                 .as_ref()
@@ -168,7 +173,7 @@ impl CloudSessions for AzureSessions {
         self.make(&place.bucket).await?;
         let expires = UnixTime::from_wall(self.env.wall()).plus(request.seconds);
         Ok(CloudSession {
-            credential: CloudCredential::AzureSas(self.sign(place, expires)),
+            credential: CloudCredential::AzureSas(self.sign_for(place, expires, request.is_read_only)),
             expires,
         })
     }

@@ -9,6 +9,8 @@
 //! denied    everything else by default, and by name: deleting, overwriting, changing access or retention, and key rings
 //! ```
 //!
+//! An edge that a volume was granted to for reading adds nothing either.
+//!
 //! Key rings are what a recovery and other edges look for, so the service puts them itself, before it gives a session
 //! ([`CloudSessions::keep`]): junk among them could keep others from the newest one.
 //!
@@ -23,11 +25,14 @@ use std::sync::Arc;
 
 /// The shortest session that STS gives, and the time within which a removed edge loses the bucket.
 pub const SESSION_SECONDS: u64 = 900;
+/// How much later than it was noted a session may start: the cloud is given 20 s to answer.
+pub(crate) const START_SECONDS: u64 = 30;
 /// What STS takes for a session policy in plain text.
 const POLICY_MAX_CHARACTERS: usize = 2048;
 
 /// The files that sessions' policies are made of; `tests/policies` holds them against a matrix of who may do what.
 const EDGE_POLICY: &str = include_str!("../iam/edge-session.json");
+const READER_POLICY: &str = include_str!("../iam/reader-session.json");
 #[cfg(any(feature = "aws", test))]
 const RING_POLICY: &str = include_str!("../iam/ring-session.json");
 #[cfg(any(feature = "aws", test))]
@@ -131,12 +136,24 @@ impl Place {
     /// # Errors
     /// [`PlaceError::TooLong`].
     pub fn edge_policy(&self) -> Result<String, PlaceError> {
+        self.session_policy(EDGE_POLICY)
+    }
+
+    /// The session policy of an edge that was granted to read this place, which is one of S3.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`].
+    pub fn reader_policy(&self) -> Result<String, PlaceError> {
+        self.session_policy(READER_POLICY)
+    }
+
+    fn session_policy(&self, file: &str) -> Result<String, PlaceError> {
         let under = if self.prefix.is_empty() {
             "*".to_owned()
         } else {
             format!("{}/*", self.prefix)
         };
-        let policy = filled(EDGE_POLICY, &[("BUCKET", &self.bucket), ("UNDER", &under)]);
+        let policy = filled(file, &[("BUCKET", &self.bucket), ("UNDER", &under)]);
         let characters = policy.chars().count();
         if characters > POLICY_MAX_CHARACTERS {
             return Err(PlaceError::TooLong { characters });
@@ -177,6 +194,21 @@ pub struct SessionRequest {
     pub place: Place,
     /// For how long.
     pub seconds: u64,
+    /// Whether it may add nothing.
+    pub is_read_only: bool,
+}
+
+impl SessionRequest {
+    /// The session policy, for a place of S3.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`].
+    pub fn policy(&self) -> Result<String, PlaceError> {
+        match self.is_read_only {
+            true => self.place.reader_policy(),
+            false => self.place.edge_policy(),
+        }
+    }
 }
 
 /// Credentials of AWS that end by themselves.

@@ -60,6 +60,11 @@ impl TenantContext {
         Self { tenant, caller: None }
     }
 
+    /// The other tenant of a grant: its owner, or who was granted something. What is looked up there is what the grant names.
+    pub(crate) fn for_grant(tenant: TenantId) -> Self {
+        Self { tenant, caller: None }
+    }
+
     /// The tenant.
     pub fn tenant(&self) -> TenantId {
         self.tenant

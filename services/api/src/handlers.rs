@@ -10,12 +10,14 @@ mod bills;
 mod disks;
 mod edge_state;
 mod edges;
+mod grants;
 mod keys;
 mod limits;
 mod members;
 mod nodes;
 mod recoveries;
 mod rings;
+mod served;
 mod service;
 mod sessions;
 mod signup;
@@ -63,6 +65,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         keys::endpoints(),
         volumes::endpoints(),
         rings::endpoints(),
+        grants::endpoints(),
         edges::endpoints(),
         sessions::endpoints(),
         anchor::endpoints(),

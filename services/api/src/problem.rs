@@ -62,6 +62,8 @@ codes! {
     CertificateRefused = UNAUTHORIZED, "certificate_refused", "The client certificate is not accepted.";
     /// The policy says no.
     NotAllowed = FORBIDDEN, "not_allowed", "The role does not allow this operation.";
+    /// A grant that was revoked.
+    GrantRevoked = FORBIDDEN, "grant_revoked", "The grant of this volume was revoked.";
     /// No such thing in this tenant.
     NotFound = NOT_FOUND, "not_found", "There is no such thing in this tenant.";
     /// No such address.

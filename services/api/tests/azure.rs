@@ -38,6 +38,7 @@ fn request(place: Place) -> SessionRequest {
         external_id: "ext-1".into(),
         place,
         seconds: SESSION_SECONDS,
+        is_read_only: false,
     }
 }
 

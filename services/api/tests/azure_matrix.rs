@@ -222,6 +222,7 @@ impl Account {
             external_id: "ext-1".into(),
             place: place.clone(),
             seconds: SESSION_SECONDS,
+            is_read_only: false,
         };
         let session = self.sessions.start(&request).await.ok().unwrap();
         let CloudCredential::AzureSas(signature) = session.credential else {

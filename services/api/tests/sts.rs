@@ -43,6 +43,7 @@ fn request(role: Option<&str>) -> SessionRequest {
         external_id: "ext-1".into(),
         place: Place::parse("s3://firn-eu/a").unwrap(),
         seconds: SESSION_SECONDS,
+        is_read_only: false,
     }
 }
 

@@ -33,6 +33,8 @@ pub struct FollowStatus {
     pub alarms: u64,
     /// Why the newest root cannot be read, if it cannot.
     pub away: Option<String>,
+    /// Why the anchor refuses this edge, if it does: nothing is served meanwhile.
+    pub denied: Option<String>,
     /// Newer roots that were sealed under a key that was not at hand.
     pub key_misses: u64,
     /// Who owned the volume when the root was read last.
@@ -55,8 +57,10 @@ pub(super) struct Figures {
     /// Failed reads in a row.
     pub failures: u32,
     pub away: Option<String>,
-    /// Why this edge may not read it.
+    /// Why what the anchor says cannot be gone by.
     pub refused: Option<String>,
+    /// Why the anchor refuses this edge.
+    pub denied: Option<String>,
     pub dropped_entries: u64,
     pub refreshes: u64,
     pub stale_answers: u64,
@@ -80,6 +84,7 @@ impl Figures {
             failures: 0,
             away: None,
             refused: None,
+            denied: None,
             dropped_entries: 0,
             refreshes: 0,
             stale_answers: 0,
@@ -110,6 +115,7 @@ impl Figures {
             stale_answers: self.stale_answers,
             alarms: self.alarms,
             away: self.away.clone(),
+            denied: self.denied.clone(),
             key_misses: self.key_misses,
             owner: self.owner.clone(),
         }

@@ -127,8 +127,7 @@ impl CloudSessions for StsSessions {
             return Err(refused("that is no bucket of S3".into()));
         }
         let policy = request
-            .place
-            .edge_policy()
+            .policy()
             .map_err(|error| refused(error.to_string()))?;
         let own = request.role.as_ref();
         let role = own.unwrap_or(&self.role);

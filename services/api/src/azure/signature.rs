@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Permissions are `rcl`: read, create, list. *Create* puts a blob where there is none and is refused where there is one, so no edge can
-//! overwrite; *delete* is nobody's but the cleaner's. Source: Microsoft's "Create a service SAS", version 2020-12-06.
+//! overwrite; *delete* is nobody's but the cleaner's. Who only reads has `rl`. Source: Microsoft's "Create a service SAS", version 2020-12-06.
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -20,6 +20,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const VERSION: &str = "2020-12-06";
 /// In the order that Azure demands.
 const EDGE_PERMISSIONS: &str = "rcl";
+/// Of an edge that a volume was granted to for reading.
+const READER_PERMISSIONS: &str = "rl";
 
 /// What a signature opens.
 pub(super) struct Signed<'a> {
@@ -28,6 +30,8 @@ pub(super) struct Signed<'a> {
     /// Without a slash at its ends; empty: the whole container. A directory needs an account with a hierarchical namespace.
     pub directory: &'a str,
     pub expires: UnixTime,
+    /// Whether it adds nothing.
+    pub is_read_only: bool,
     /// Whether it may travel in the clear, as to an emulator.
     pub plain_http: bool,
 }
@@ -45,11 +49,19 @@ impl Signed<'_> {
         };
         let signature = STANDARD.encode(hmac::sign(key, self.text(&expiry, protocol, resource).as_bytes()));
         format!(
-            "sv={VERSION}&spr={}&se={}&sr={resource}{depth}&sp={EDGE_PERMISSIONS}&sig={}",
+            "sv={VERSION}&spr={}&se={}&sr={resource}{depth}&sp={}&sig={}",
             utf8_percent_encode(protocol, ESCAPED),
             utf8_percent_encode(&expiry, ESCAPED),
+            self.permissions(),
             utf8_percent_encode(&signature, ESCAPED)
         )
+    }
+
+    fn permissions(&self) -> &'static str {
+        match self.is_read_only {
+            true => READER_PERMISSIONS,
+            false => EDGE_PERMISSIONS,
+        }
     }
 
     fn text(&self, expiry: &str, protocol: &str, resource: &str) -> String {
@@ -61,7 +73,7 @@ impl Signed<'_> {
         let (start, identifier, address, snapshot, scope) = ("", "", "", "", "");
         let response_headers = ["", "", "", "", ""];
         let head = [
-            EDGE_PERMISSIONS,
+            self.permissions(),
             start,
             expiry,
             &canonical,

@@ -1,29 +1,28 @@
 //! The anchor of the volumes that edges serve, mounted: `crates/anchor`'s typed calls behind the service's own door.
 //!
 //! ```text
-//! edge ── certificate ──▶ is it active, does it serve the volume, is the volume active?
+//! edge ── certificate ──▶ is it active, does it serve the volume or was it granted to it, is the volume active?
 //!                           │ reads: answered
-//!                           └ changes: together with checks that edge and volume are still the versions that were looked at
-//! stored in the partition   anchor/<tenant>/<volume>
+//!                           └ changes: together with checks that edge, grant and volume are still the versions that were looked at
+//! stored in the partition   anchor/<owner>/<volume>
 //! ```
 //!
-//! So no root is committed after the transaction that removes its edge (or deletes the volume), whatever the edge still holds and
+//! So no root is committed after the transaction that removes its edge (or deletes the volume, or revokes the grant), whatever the edge still holds and
 //! whichever instance it asks: a commit that was under way meets the new version, and starts over in front of a closed door.
 //! What a call may say, and what becomes of it, is `services/anchor`'s matter.
 //!
 //! A root's commit is not an audit entry: a tenant's entries form a chain, and its edges would wait for each other in it.
 
-use super::{EdgeRecord, sessions::require_active, volumes};
+use super::served::served;
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
-    store::Loaded,
 };
 use axum::http::{Method, StatusCode};
 use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX};
 use firn_anchor_service::Admitted;
 use firn_identity::{EdgeId, TenantVolume, VolumeId};
-use firn_table::{Condition, TableError, Write};
+use firn_table::TableError;
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -41,13 +40,6 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn unchanged<T>(loaded: &Loaded<T>) -> Write {
-    Write::Check {
-        key: loaded.key.clone(),
-        condition: Condition::Version(loaded.version),
-    }
-}
-
 async fn call(call: Call) -> Result<Reply, Problem> {
     let asked: AnchorCall = call.body()?;
     let (edge, volume): (EdgeId, VolumeId) = (call.param("edge")?, call.param("volume")?);
@@ -56,17 +48,21 @@ async fn call(call: Call) -> Result<Reply, Problem> {
             "an edge commits roots; retiring and deleting is a cleaner's work, which has a way of its own";
         return Err(Problem::new(Code::NotAllowed, why));
     }
-    let store = call.store()?;
-    let edge = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
-    require_active(&edge)?;
-    let known = volumes::active_served(&call).await?;
+    let served = served(&call, edge, volume).await?;
+    let role = served.role();
+    if !role.may(&asked) {
+        return Err(Problem::new(
+            Code::NotAllowed,
+            "the volume was granted to be read: its roots are changed by those who may write",
+        ));
+    }
     let admitted = Admitted {
         volume: TenantVolume {
-            tenant: call.context()?.tenant(),
+            tenant: served.owner,
             volume,
         },
-        role: AnchorRole::Edge,
-        guards: vec![unchanged(&edge), unchanged(&known)],
+        role,
+        guards: served.guards,
     };
     let answer = call
         .app

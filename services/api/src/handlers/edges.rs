@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     app::AUDIENCE,
-    cloud::SESSION_SECONDS,
+    cloud::{SESSION_SECONDS, START_SECONDS},
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
     problem::{Code, Problem},
@@ -43,8 +43,6 @@ use serde::{Deserialize, Serialize};
 /// How long a join secret is good.
 pub(crate) const JOIN_SECONDS: u64 = 3600;
 const MAX_VOLUMES: usize = 64;
-/// How much later than it was noted a session may start: the cloud is given 20 s to answer.
-const START_SECONDS: u64 = 30;
 
 /// An edge.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -9,6 +9,7 @@
 
 use super::{
     VolumeRecord, base64_field,
+    served::served,
     tenants::TenantRecord,
     volumes::{load, require_state},
 };
@@ -22,7 +23,7 @@ use crate::{
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use firn_identity::VolumeId;
+use firn_identity::{Principal, TenantId, VolumeId};
 use firn_seal::{KeyRing, TenantPublic, VerifiedKeyRing};
 use serde::{Deserialize, Serialize};
 
@@ -145,7 +146,15 @@ pub(super) fn read_ring(text: &str, tenant: &TenantPublic) -> Result<VerifiedKey
 }
 
 async fn get_ring(call: Call) -> Result<Reply, Problem> {
-    let (store, id, loaded) = load(&call).await?;
+    let asks = call.context()?.caller().map(|caller| caller.principal);
+    let (store, id, loaded) = match asks {
+        Some(Principal::Edge(edge)) => {
+            let id: VolumeId = call.param("volume")?;
+            let opened = served(&call, edge, id).await?;
+            (opened.store, id, opened.volume)
+        }
+        _ => load(&call).await?,
+    };
     let generation = loaded.record.volume.key_ring_generation;
     let ring = store
         .require::<RingRecord>(&RingRecord::sort(id, generation), format!("a key ring of {id}"))
@@ -208,7 +217,7 @@ async fn put_ring(call: Call) -> Result<Reply, Problem> {
         .commit(change, Reply::json(StatusCode::OK, &record.volume))
         .await?;
     // So that running edges may take it up at once; if it does not succeed now, the next session of an edge does it.
-    keep_newest(&call, &record.volume).await;
+    keep_newest(&call, &store, call.context()?.tenant(), &record.volume).await;
     Ok(reply)
 }
 
@@ -216,12 +225,15 @@ async fn put_ring(call: Call) -> Result<Reply, Problem> {
 ///
 /// # Errors
 /// If the service keeps no bucket there, or it was not shown that the bucket is the tenant's.
-pub(super) fn place_of(call: &Call, volume: &Volume) -> Result<(Place, Option<String>), Problem> {
+pub(super) fn place_of(
+    call: &Call,
+    owner: TenantId,
+    volume: &Volume,
+) -> Result<(Place, Option<String>), Problem> {
     let nowhere = |why: String| Problem::new(Code::WrongState, why);
     match &volume.bucket {
         Bucket::Managed { region } => {
-            let tenant = call.context()?.tenant();
-            let place = call.app.cloud().managed(region, tenant, volume.id);
+            let place = call.app.cloud().managed(region, owner, volume.id);
             let place = place.ok_or_else(|| nowhere(format!("this service keeps no bucket in {region}")))?;
             Ok((place, None))
         }
@@ -238,8 +250,8 @@ pub(super) fn place_of(call: &Call, volume: &Volume) -> Result<(Place, Option<St
 
 /// Puts the newest key ring into the volume's bucket, if the service reaches it. A failure keeps nobody from anything: edges seal
 /// nothing under an epoch whose ring is not there.
-pub(super) async fn keep_newest(call: &Call, volume: &Volume) {
-    match newest_object(call, volume).await {
+pub(super) async fn keep_newest(call: &Call, store: &TenantStore, owner: TenantId, volume: &Volume) {
+    match newest_object(call, store, owner, volume).await {
         Ok(Some(ring)) => {
             if let Err(error) = call.app.cloud().keep(&ring).await {
                 tracing::warn!(%error, volume = %volume.id, key = ring.key, "the newest key ring is not in the bucket");
@@ -252,11 +264,15 @@ pub(super) async fn keep_newest(call: &Call, volume: &Volume) {
     }
 }
 
-async fn newest_object(call: &Call, volume: &Volume) -> Result<Option<RingObject>, Problem> {
-    let Ok((place, role)) = place_of(call, volume) else {
+async fn newest_object(
+    call: &Call,
+    store: &TenantStore,
+    owner: TenantId,
+    volume: &Volume,
+) -> Result<Option<RingObject>, Problem> {
+    let Ok((place, role)) = place_of(call, owner, volume) else {
         return Ok(None);
     };
-    let store = call.store()?;
     let Some(ring) = store
         .get::<RingRecord>(&RingRecord::sort(volume.id, volume.key_ring_generation))
         .await?
@@ -275,7 +291,7 @@ async fn newest_object(call: &Call, volume: &Volume) -> Result<Option<RingObject
         place,
         role,
         external_id: tenant.record.tenant.external_id.clone(),
-        key: read_ring(key_ring, &tenant_key(&store).await?)?
+        key: read_ring(key_ring, &tenant_key(store).await?)?
             .ring()
             .object_key(),
         bytes,

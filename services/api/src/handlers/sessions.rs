@@ -3,7 +3,7 @@
 use super::{
     EdgeRecord,
     rings::{keep_newest, place_of},
-    volumes,
+    served::served,
 };
 use crate::{
     cloud::{CloudCredential, CloudError, SESSION_SECONDS, SessionRequest},
@@ -11,10 +11,10 @@ use crate::{
     handlers::tenants::TenantRecord,
     problem::{Code, Problem},
     store::Loaded,
-    types::{CloudSessionStarted, EdgeState, Nothing},
+    types::{CloudSessionStarted, EdgeState, GrantAccess, Nothing},
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::EdgeId;
+use firn_identity::{EdgeId, VolumeId};
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -41,15 +41,16 @@ pub(super) fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
 /// Not kept for a repetition: each request starts a session of its own, and a secret that is not stored cannot leak.
 async fn start(call: Call) -> Result<Reply, Problem> {
     let _: Nothing = call.body()?;
-    let edge: EdgeId = call.param("edge")?;
-    let tenant = call.context()?.tenant();
-    let volume = volumes::active_served(&call).await?.record.volume;
-    let store = call.store()?;
-    let owner = store
+    let (edge, id): (EdgeId, VolumeId) = (call.param("edge")?, call.param("volume")?);
+    let opened = served(&call, edge, id).await?;
+    let (tenant, access) = (opened.owner, opened.access);
+    let volume = opened.volume.record.volume.clone();
+    let owner = opened
+        .store
         .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
         .await?;
     let nowhere = |why: String| Problem::new(Code::WrongState, why);
-    let (place, role) = place_of(&call, &volume)?;
+    let (place, role) = place_of(&call, tenant, &volume)?;
     let request = SessionRequest {
         tenant,
         edge,
@@ -57,12 +58,12 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         role,
         external_id: owner.record.tenant.external_id.clone(),
         place: place.clone(),
+        is_read_only: access == Some(GrantAccess::Read),
         seconds: SESSION_SECONDS,
     };
     // Noted first: a session that nobody knows of is worse than a note of one that did not start. Whoever removes the edge
     // knows by the note how long to wait.
-    let loaded = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
-    require_active(&loaded)?;
+    let loaded = opened.edge;
     let mut record = loaded.record.clone();
     record.note_session(call.app.now());
     call.change("cloud-session.start", edge)?
@@ -70,7 +71,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         .update(&loaded, &record)
         .commit(call.app.env(), None)
         .await?;
-    keep_newest(&call, &volume).await;
+    keep_newest(&call, &opened.store, tenant, &volume).await;
     let session = call
         .app
         .cloud()
@@ -80,8 +81,8 @@ async fn start(call: Call) -> Result<Reply, Problem> {
             CloudError::Refused(_) => nowhere(error.to_string()),
             CloudError::Unavailable(_) => Problem::new(Code::StorageUnavailable, error.to_string()),
         })?;
-    // Removed while the cloud was asked: what it gave stays here, so that all that an edge holds was given before its removal.
-    require_active(&store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?)?;
+    // Removed or revoked while the cloud was asked: what it gave stays here, so that all that an edge holds was given before that.
+    served(&call, edge, id).await?;
     let mut started = CloudSessionStarted {
         bucket: place.bucket,
         prefix: place.prefix,

@@ -246,13 +246,6 @@ pub(super) async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<V
     Ok((store, id, loaded))
 }
 
-/// The volume that the path names, which the asking edge serves.
-pub(super) async fn active_served(call: &Call) -> Result<Loaded<VolumeRecord>, Problem> {
-    let (_, _, loaded) = load(call).await?;
-    require_state(&loaded, VolumeState::Active, "opened by an edge")?;
-    Ok(loaded)
-}
-
 pub(super) fn require_state(
     loaded: &Loaded<VolumeRecord>,
     wanted: VolumeState,
@@ -269,7 +262,7 @@ pub(super) fn require_state(
 }
 
 /// A volume as it is told: where it lies is the cloud's matter, and in no record.
-fn shown(cloud: &dyn CloudSessions, tenant: TenantId, mut volume: Volume) -> Volume {
+pub(super) fn shown(cloud: &dyn CloudSessions, tenant: TenantId, mut volume: Volume) -> Volume {
     if let Bucket::Managed { region } = &volume.bucket {
         let place = cloud.managed(region, tenant, volume.id);
         volume.store = place.and_then(|place| cloud.store_url(&place, region));

@@ -25,7 +25,7 @@ impl CloudSessions for Cloud {
     }
 
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
-        let policy = request.place.edge_policy();
+        let policy = request.policy();
         let session = AwsSession {
             access_key_id: request.edge.to_string(),
             secret_access_key: request.role.clone().unwrap_or_default(),

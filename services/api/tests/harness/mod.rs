@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod clock;
-mod cloud;
+pub mod cloud;
 pub mod customer;
 mod fleet;
 mod letterbox;

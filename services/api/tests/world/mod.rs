@@ -90,6 +90,7 @@ impl Tenant {
             ("{lookup}", "AAAAAAAAAAAAAAAAAAAAAA".into()),
             ("{signup}", "00".repeat(16)),
             ("{recovery}", "00".repeat(16)),
+            ("{grantee}", self.other_edge.0.to_string()),
             ("{month}", "2026-11".into()),
             ("{book}", "firn-standard".into()),
             // A number would have to wait for the next revocation.
