@@ -42,7 +42,14 @@ impl Side {
     }
 
     /// Invites an edge, joins it in the directory, and approves it.
-    fn joined(&self, service: &Service, name: &str, volumes: &[&str], settings: Settings, directory: &Path) -> Edge {
+    fn joined(
+        &self,
+        service: &Service,
+        name: &str,
+        volumes: &[&str],
+        settings: Settings,
+        directory: &Path,
+    ) -> Edge {
         let secret = self.person.path(&format!("{name}-join"));
         let mut create = vec!["edge", "create", name, "--secret-file", &secret];
         for volume in volumes {
@@ -108,15 +115,37 @@ async fn an_office_of_another_tenant_follows_a_volume_and_is_refused_once_the_gr
         ..settings("office")
     };
     let mut follower = bob.joined(&service, "office", &[], granted, &office);
-    let offered = ada.person.json(&["share", "files", "--with", &bob.tenant, "--key", &bob.key, "--read"]);
+    let offered = ada.person.json(&[
+        "share",
+        "files",
+        "--with",
+        &bob.tenant,
+        "--key",
+        &bob.key,
+        "--read",
+    ]);
     let command = offered["command"].as_str().unwrap().replace("EDGE", "office");
     let typed: Vec<&str> = command.split(' ').skip(1).collect();
-    let early = ada.person.firn(&["share", "approve", "files", "--with", &bob.tenant, "--phrase-file", &ada.phrase]);
+    let early = ada.person.firn(&[
+        "share",
+        "approve",
+        "files",
+        "--with",
+        &bob.tenant,
+        "--phrase-file",
+        &ada.phrase,
+    ]);
     assert_eq!(early.code(), 6, "{}", early.err());
     let accepted = bob.signs(&typed);
     let lines = accepted["configuration"].as_str().unwrap();
-    let lines: Vec<&str> = lines.lines().filter(|line| line.starts_with("owner") || line.starts_with("follow")).collect();
-    add_lines(&follower, &(lines.join("\n") + "\nfreshness = \"0 s\"\nstale_reads = \"allow\"\n"));
+    let lines: Vec<&str> = lines
+        .lines()
+        .filter(|line| line.starts_with("owner") || line.starts_with("follow"))
+        .collect();
+    add_lines(
+        &follower,
+        &(lines.join("\n") + "\nfreshness = \"0 s\"\nstale_reads = \"allow\"\n"),
+    );
     let refused = follower.refused(2, "enrol", &[]).await.unwrap();
     assert!(refused.contains("has not approved this edge yet"), "{refused}");
     let listed = ada.person.firn(&["share", "list"]).good().out();
@@ -141,30 +170,48 @@ async fn an_office_of_another_tenant_follows_a_volume_and_is_refused_once_the_gr
     let epochs = |volume: &Value| volume["key_ring_generation"].as_u64().unwrap();
     let before = epochs(&ada.person.json(&["volume", "show", "files"]));
     let revoked = ada.signs(&["share", "revoke", "files", "--with", &bob.tenant, "--yes"]);
-    assert_eq!((&revoked["grant"]["state"], &revoked["new_key_epoch"]), (&"revoked".into(), &true.into()));
+    assert_eq!(
+        (&revoked["grant"]["state"], &revoked["new_key_epoch"]),
+        (&"revoked".into(), &true.into())
+    );
     let error = two.checksum(&open).await.unwrap_err().to_string();
     assert!(error.contains("ACCES"), "{error}");
     let error = read(&mut two, "plan").await.unwrap_err().to_string();
     assert!(error.contains("ACCES"), "{error}");
     let status = follower.status().await.unwrap();
-    let (away, is_denied) = (status["following"]["away"].as_str().unwrap(), &status["following"]["is_denied"]);
+    let (away, is_denied) = (
+        status["following"]["away"].as_str().unwrap(),
+        &status["following"]["is_denied"],
+    );
     assert!(away.contains("grant_revoked") && *is_denied == true, "{away}");
     let log = fs::read_to_string(follower.config.with_file_name("edge.log")).unwrap();
     assert!(log.contains("the anchor refuses this edge"), "{log}");
     let shown = ada.person.json(&["volume", "show", "files"]);
     assert_eq!(epochs(&shown), before + 1);
-    assert_eq!(shown["keys_wrapped_to"].as_array().unwrap().len(), 2, "recovery and ada's edge");
+    assert_eq!(
+        shown["keys_wrapped_to"].as_array().unwrap().len(),
+        2,
+        "recovery and ada's edge"
+    );
     // The owner's clients see nothing of it.
     one.write_file(&root, b"later", 0o644, b"goes on").await.unwrap();
     owner.sync().await.unwrap();
 
     // A restart finds the same, and says so.
     follower.stop().await.unwrap();
-    let said = follower.refused(1, "run", &[]).await.unwrap();
+    let said = follower.refused(2, "run", &[]).await.unwrap();
     assert!(said.contains("grant of"), "{said}");
 
     // Granted anew, it is accepted and approved anew, and reads what was written meanwhile.
-    ada.person.json(&["share", "files", "--with", &bob.tenant, "--key", &bob.key, "--read"]);
+    ada.person.json(&[
+        "share",
+        "files",
+        "--with",
+        &bob.tenant,
+        "--key",
+        &bob.key,
+        "--read",
+    ]);
     bob.signs(&typed);
     ada.signs(&["share", "approve", "files", "--with", &bob.tenant]);
     follower.start().await.unwrap();

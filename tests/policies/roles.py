@@ -86,6 +86,7 @@ ROLES = [
     Role("mirror-cleaner", "the same, keeping a second store", [LAMBDA + "iam-policy.json", "services/cleaner-standalone/iam-policy-second.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"),
     # A session is looked at over a role that may do everything: so it is the session's policy that narrows, whatever a tenant granted.
     Role("edge-session", "an edge that joined a service, for one managed volume", [], SESSION, API + "edge-session.json"),
+    Role("reader-session", "an edge that such a volume was granted to for reading", [], SESSION, API + "reader-session.json"),
     Role("tenant-session", "the same for a bucket of its tenant's", [], {"BUCKET": OWN_BUCKET, "UNDER": "files/*"}, API + "edge-session.json"),
     Role("ring-session", "the service, while it puts one key ring", [], {"BUCKET": MANAGED, "OBJECT": f"{MANAGED_PLACE}/{FAMILY}/keyring/0000000000000002"}, API + "ring-session.json"),
     Role("proof-session", "the service, while a tenant proves its bucket", [], {"BUCKET": OWN_BUCKET, "OBJECT": "files/firn-proof/0123"}, API + "proof-session.json"),

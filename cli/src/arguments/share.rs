@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 )]
 pub struct Share {
     #[command(flatten)]
-    pub offer: Option<Offer>,
+    pub offer: Offer,
     #[command(subcommand)]
     pub command: Option<ShareCommand>,
 }
@@ -22,10 +22,10 @@ pub struct Share {
 pub struct Offer {
     /// Name or id of the volume.
     #[arg(required = true)]
-    pub volume: String,
+    pub volume: Option<String>,
     /// Whom: an edge of yours, by name or id, that was not invited to the volume; or another tenant, by its id.
     #[arg(long, value_name = "EDGE|TENANT", required = true)]
-    pub with: String,
+    pub with: Option<String>,
     /// Of another tenant its public key, which `firn whoami` shows there. Have it told by its people: the service is not believed about it.
     #[arg(long, value_name = "HEX")]
     pub key: Option<String>,

@@ -475,22 +475,27 @@ pub(super) async fn known_key(session: &mut Session, edge: &Value) -> Result<Rec
         if known.is_some() {
             break;
         }
-        let volume = session.with_id("volumes", &field(&json!({ "id": volume }), "id")).await?;
+        let volume = session
+            .with_id("volumes", &field(&json!({ "id": volume }), "id"))
+            .await?;
         let ring = rings::fetch(session, &volume).await?;
         let recipients = ring.as_ref().map(|ring| ring.recipients()).unwrap_or_default();
         let of_it = recipients.iter().find(|recipient| recipient.name == id);
         known = of_it.map(|recipient| recipient.public.to_string());
     }
     let known = known.ok_or_else(|| {
-        Failure::usage(format!("the key of {id} was never proved here, and no key ring of yours has it"))
-            .next("do this where the edge was approved, with the same profile")
+        Failure::usage(format!(
+            "the key of {id} was never proved here, and no key ring of yours has it"
+        ))
+        .next("do this where the edge was approved, with the same profile")
     })?;
     if known != field(edge, "recipient_key") {
         return Err(Failure::untrusted(format!(
             "the key that the service shows for {id} is not the one that was proved here"
         )));
     }
-    let bytes: [u8; 32] = unhex(&known).ok_or_else(|| Failure::usage("the profile: an edge's key is none"))?;
+    let bytes: [u8; 32] =
+        unhex(&known).ok_or_else(|| Failure::usage("the profile: an edge's key is none"))?;
     RecipientPublic::from_bytes(&bytes).map_err(|error| Failure::usage(format!("the profile: {error}")))
 }
 

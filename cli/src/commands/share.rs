@@ -30,8 +30,14 @@ const READ: &str = "read";
 pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
     let mut session = context.session().await?;
     match (share.command, share.offer) {
-        (None, None) => Err(Failure::usage("give a volume, or one of list, accept, approve, revoke")),
-        (None, Some(offered)) => offer(context, &mut session, &offered).await,
+        (None, offered) => {
+            let (Some(volume), Some(with)) = (&offered.volume, &offered.with) else {
+                return Err(Failure::usage(
+                    "give a volume and --with, or one of list, accept, approve, revoke",
+                ));
+            };
+            offer(context, &mut session, &offered, volume, with).await
+        }
         (Some(ShareCommand::List { volume }), _) => list(context, &session, volume.as_deref()).await,
         (
             Some(ShareCommand::Accept {
@@ -104,12 +110,18 @@ fn path_of(volume: &Value, grantee: &str) -> String {
 
 /// A tenant's public key as somebody typed it.
 fn tenant_public(key: &str) -> Result<TenantPublic, Failure> {
-    let bytes = unhex(key).ok_or_else(|| Failure::usage("--key: 64 hex digits, as firn whoami shows them"))?;
+    let bytes =
+        unhex(key).ok_or_else(|| Failure::usage("--key: 64 hex digits, as firn whoami shows them"))?;
     Ok(TenantPublic::from_bytes(bytes))
 }
 
 /// The other tenant's key as it was told, now or when the volume was shared; never as the service shows it.
-fn told_key(session: &mut Session, volume: &Value, tenant: &str, key: Option<&str>) -> Result<String, Failure> {
+fn told_key(
+    session: &mut Session,
+    volume: &Value,
+    tenant: &str,
+    key: Option<&str>,
+) -> Result<String, Failure> {
     let pin = format!("{}/{tenant}", field(volume, "id"));
     match (session.profile.grants.get(&pin), key) {
         (Some(known), None) => Ok(known.clone()),
@@ -130,18 +142,28 @@ fn told_key(session: &mut Session, volume: &Value, tenant: &str, key: Option<&st
     }
 }
 
-async fn offer(context: &Context, session: &mut Session, offered: &Offer) -> Result<(), Failure> {
+async fn offer(
+    context: &Context,
+    session: &mut Session,
+    offered: &Offer,
+    volume: &str,
+    with: &str,
+) -> Result<(), Failure> {
     let tenant = session.tenant().await?;
-    let volume = session.find("volumes", &offered.volume).await?;
+    let volume = session.find("volumes", volume).await?;
     let path = format!("volumes/{}/grants", field(&volume, "id"));
-    if offered.with.starts_with("ten_") {
-        let before = format!("{}/{}", field(&volume, "id"), offered.with);
+    if with.starts_with("ten_") {
+        let before = format!("{}/{}", field(&volume, "id"), with);
         // A grant that was revoked may be made anew for another key.
-        if session.get(&format!("{path}/{}", offered.with)).await.is_ok_and(|grant| grant.body["state"] == "revoked") {
+        if session
+            .get(&format!("{path}/{}", with))
+            .await
+            .is_ok_and(|grant| grant.body["state"] == "revoked")
+        {
             session.profile.grants.remove(&before);
         }
-        let key = told_key(session, &volume, &offered.with, offered.key.as_deref())?;
-        let body = json!({ "grantee": offered.with, "grantee_key": key, "access": READ });
+        let key = told_key(session, &volume, with, offered.key.as_deref())?;
+        let body = json!({ "grantee": with, "grantee_key": key, "access": READ });
         let grant = made(session, &path, &body).await?;
         let command = format!(
             "firn share accept {}/{} --key {} --edge EDGE",
@@ -154,16 +176,18 @@ async fn offer(context: &Context, session: &mut Session, offered: &Offer) -> Res
             format!(
                 "{} is offered to {}, {READ} only. There, have an administrator type\n\n  {command}\n\nThen, here: firn share approve {} --with {}\n",
                 field(&volume, "name"),
-                offered.with,
+                with,
                 field(&volume, "name"),
-                offered.with
+                with
             )
         });
     }
     if offered.key.is_some() {
-        return Err(Failure::usage("--key is of another tenant; edges of yours are known here"));
+        return Err(Failure::usage(
+            "--key is of another tenant; edges of yours are known here",
+        ));
     }
-    let edge = session.find("edges", &offered.with).await?;
+    let edge = session.find("edges", with).await?;
     let public = known_key(session, &edge).await?;
     let phrase = phrase::read(offered.phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
     let id = field(&edge, "id");
@@ -189,7 +213,9 @@ async fn made(session: &Session, path: &str, body: &Value) -> Result<Value, Fail
     };
     let there = session.get(&format!("{path}/{}", field(body, "grantee"))).await;
     match there {
-        Ok(there) if there.body["access"] == body["access"] && there.body["grantee_key"] == body["grantee_key"] => {
+        Ok(there)
+            if there.body["access"] == body["access"] && there.body["grantee_key"] == body["grantee_key"] =>
+        {
             Ok(there.body)
         }
         _ => Err(failure),
@@ -205,7 +231,9 @@ fn configuration(volume: &Value, owner: Option<(&str, &str)>) -> String {
     let mut lines = vec!["[volume]".to_owned(), format!("name = \"{id}\"")];
     match field(volume, "store") {
         store if store.is_empty() => {
-            lines.push("store = \"…\"               # where the volume lies, with credentials that read it".into());
+            lines.push(
+                "store = \"…\"               # where the volume lies, with credentials that read it".into(),
+            );
         }
         store => {
             lines.push(format!("store = \"{store}\""));
@@ -230,9 +258,11 @@ async fn accept(
     phrase: &firn_seal::RecoveryPhrase,
 ) -> Result<(), Failure> {
     tenant_public(key)?;
-    let (owner, volume) = grant
-        .split_once('/')
-        .ok_or_else(|| Failure::usage(format!("{grant:?} is no grant: TENANT/VOLUME, as the owner tells it")))?;
+    let (owner, volume) = grant.split_once('/').ok_or_else(|| {
+        Failure::usage(format!(
+            "{grant:?} is no grant: TENANT/VOLUME, as the owner tells it"
+        ))
+    })?;
     let acceptance = GrantAcceptance {
         owner,
         volume,
@@ -269,8 +299,10 @@ fn signed_edges(
 ) -> Result<Vec<(String, RecipientPublic)>, Failure> {
     let accepted = &grant["accepted"];
     if accepted.is_null() {
-        return Err(Failure::new(Exit::Conflict, format!("{tenant} has not accepted it yet"))
-            .next("have its people type the command that firn share printed"));
+        return Err(
+            Failure::new(Exit::Conflict, format!("{tenant} has not accepted it yet"))
+                .next("have its people type the command that firn share printed"),
+        );
     }
     let untrusted = || {
         Failure::untrusted(format!(
@@ -365,7 +397,11 @@ async fn list(context: &Context, session: &Session, volume: Option<&str>) -> Res
     };
     let mut given = Vec::new();
     for volume in &volumes {
-        given.extend(session.list(&format!("volumes/{}/grants", field(volume, "id"))).await?);
+        given.extend(
+            session
+                .list(&format!("volumes/{}/grants", field(volume, "id")))
+                .await?,
+        );
     }
     let taken = match volume {
         Some(_) => Vec::new(),

@@ -79,13 +79,34 @@ mod tests {
         let swapped = [("edg_1".to_owned(), public(3)), edges[1].clone()];
         let moved = [("edg_1e".to_owned(), public(1)), ("dg_2".to_owned(), public(2))];
         for forged in [
-            GrantAcceptance { owner: "ten_3", ..accepted },
-            GrantAcceptance { volume: "vol_2", ..accepted },
-            GrantAcceptance { grantee: "ten_3", ..accepted },
-            GrantAcceptance { access: "write", ..accepted },
-            GrantAcceptance { edges: &edges[..1], ..accepted },
-            GrantAcceptance { edges: &swapped, ..accepted },
-            GrantAcceptance { edges: &moved, ..accepted },
+            GrantAcceptance {
+                owner: "ten_3",
+                ..accepted
+            },
+            GrantAcceptance {
+                volume: "vol_2",
+                ..accepted
+            },
+            GrantAcceptance {
+                grantee: "ten_3",
+                ..accepted
+            },
+            GrantAcceptance {
+                access: "write",
+                ..accepted
+            },
+            GrantAcceptance {
+                edges: &edges[..1],
+                ..accepted
+            },
+            GrantAcceptance {
+                edges: &swapped,
+                ..accepted
+            },
+            GrantAcceptance {
+                edges: &moved,
+                ..accepted
+            },
         ] {
             assert!(!forged.is_of(&key.public(), &signature), "{forged:?}");
         }

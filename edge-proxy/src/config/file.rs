@@ -422,7 +422,9 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
         None => following::options(written.follow, freshness, stale_reads)?,
     };
     let key = written.owner_key.as_ref().map(|key| key.parse());
-    let key = key.transpose().map_err(|why: &str| format!("volume.owner_key: {why}"))?;
+    let key = key
+        .transpose()
+        .map_err(|why: &str| format!("volume.owner_key: {why}"))?;
     let owner = granted::owner(written.owner, key, written.anchor == AnchorAt::Service)?;
     if owner.is_some() && follow.is_none() {
         return Err("volume.owner: a volume of another tenant is followed: follow = true".into());

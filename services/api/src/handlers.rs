@@ -30,6 +30,7 @@ pub use audit::{verify_chain, verify_head};
 pub(crate) use bills::refused;
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord, edge_name_sort};
+pub(crate) use grants::{GRANTS, GrantRecord};
 pub(crate) use keys::{KeyRecord, key_name_sort};
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;

@@ -1,10 +1,10 @@
-//! The roster of what lives: every credential, member, edge, node and volume that is good now. It is what keeps a restored backup
+//! The roster of what lives: every credential, member, edge, grant, node and volume that is good now. It is what keeps a restored backup
 //! from bringing back to life what was revoked after the backup was taken.
 //!
 //! ```text
 //! {"format":"firn-api roster","version":1,"taken":1795302000}
 //! {"tenant":"ten_…","closed":false,"keys":["key_…"],"edges":[…],"nodes":[…],"members":{"mem_…":"admin"},
-//!  "volumes":{"vol_…":{"state":"active","generation":3,"key_ring":"<base64>"}}}
+//!  "volumes":{"vol_…":{"state":"active","generation":3,"key_ring":"<base64>"}},"grants":["vol_… to ten_…, read: edg_…"]}
 //! …
 //! {"tenants":12}                                    a file without this line is incomplete and is refused
 //! ```
@@ -16,7 +16,8 @@ use crate::{
     backup::{BackupError, KnownTenant, TENANTS, line},
     context::TenantContext,
     handlers::{
-        CLOSED, EdgeRecord, KeyRecord, MemberRecord, NodeRecord, RingRecord, TenantRecord, VolumeRecord,
+        CLOSED, EdgeRecord, GRANTS, GrantRecord, KeyRecord, MemberRecord, NodeRecord, RingRecord,
+        TenantRecord, VolumeRecord,
     },
     problem::Problem,
     store::{self, Loaded, Record, TenantStore},
@@ -55,6 +56,9 @@ pub(crate) struct Living {
     pub(crate) nodes: BTreeSet<NodeId>,
     pub(crate) members: BTreeMap<MemberId, Role>,
     pub(crate) volumes: BTreeMap<VolumeId, LivingVolume>,
+    /// Grants that are not revoked, with whom they let in. Of a roster that is older than grants: none.
+    #[serde(default)]
+    pub(crate) grants: BTreeSet<String>,
 }
 
 /// A volume that is not erased.
@@ -198,6 +202,11 @@ async fn living(table: &Arc<dyn Table>, tenant: TenantId) -> Result<Living, Back
     for edge in all::<EdgeRecord>(&store, "edge/").await? {
         if edge.record.edge.state != EdgeState::Revoked {
             living.edges.insert(edge.record.edge.id);
+        }
+    }
+    for grant in all::<GrantRecord>(&store, GRANTS).await? {
+        if !grant.record.is_revoked() {
+            living.grants.insert(grant.record.told());
         }
     }
     for node in all::<NodeRecord>(&store, "node/").await? {

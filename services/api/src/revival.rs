@@ -21,9 +21,9 @@ use crate::{
     backup::{BackupError, KnownTenant, TENANTS},
     context::TenantContext,
     handlers::{
-        CLOSED, EdgeRecord, JoinRecord, KeyRecord, LimitsRecord, MemberRecord, NameRecord, NodeRecord,
-        RingRecord, TenantRecord, VolumeRecord, edge_name_sort, email_sort, key_name_sort, name_entry,
-        node_name_sort,
+        CLOSED, EdgeRecord, GRANTS, GrantRecord, JoinRecord, KeyRecord, LimitsRecord, MemberRecord,
+        NameRecord, NodeRecord, RingRecord, TenantRecord, VolumeRecord, edge_name_sort, email_sort,
+        key_name_sort, name_entry, node_name_sort,
     },
     living::{Living, Roster, all},
     problem::Problem,
@@ -194,6 +194,7 @@ impl Settling<'_> {
         self.end_keys(living).await?;
         self.end_members(living).await?;
         self.end_edges(living).await?;
+        self.end_grants(living).await?;
         self.end_nodes(living).await?;
         self.end_volumes(living).await?;
         let loaded = self.store.get::<TenantRecord>(TenantRecord::SORT).await?;
@@ -295,6 +296,23 @@ impl Settling<'_> {
         Ok(())
     }
 
+    async fn end_grants(&mut self, living: &Living) -> Result<(), BackupError> {
+        for loaded in all::<GrantRecord>(&self.store, GRANTS).await? {
+            if loaded.record.is_revoked() || living.grants.contains(&loaded.record.told()) {
+                continue;
+            }
+            let record = loaded
+                .record
+                .clone()
+                .revoked_at(UnixTime::from_wall(self.env.wall()));
+            let what = record.told();
+            let change = self.change("grant.revoke", &what).update(&loaded, &record);
+            change.commit(self.env, None).await?;
+            self.tell(format_args!("{what} revoked"));
+        }
+        Ok(())
+    }
+
     async fn end_nodes(&mut self, living: &Living) -> Result<(), BackupError> {
         for loaded in all::<NodeRecord>(&self.store, "node/").await? {
             let node = &loaded.record.node;
@@ -370,6 +388,11 @@ impl Settling<'_> {
         for loaded in all::<EdgeRecord>(&self.store, "edge/").await? {
             if loaded.record.edge.state == EdgeState::Active {
                 self.tell(format_args!("{} lives", loaded.record.edge.id));
+            }
+        }
+        for loaded in all::<GrantRecord>(&self.store, GRANTS).await? {
+            if !loaded.record.is_revoked() {
+                self.tell(format_args!("{} lives", loaded.record.told()));
             }
         }
         for loaded in all::<NodeRecord>(&self.store, "node/").await? {

@@ -126,9 +126,7 @@ impl CloudSessions for StsSessions {
         if request.place.account.is_some() {
             return Err(refused("that is no bucket of S3".into()));
         }
-        let policy = request
-            .policy()
-            .map_err(|error| refused(error.to_string()))?;
+        let policy = request.policy().map_err(|error| refused(error.to_string()))?;
         let own = request.role.as_ref();
         let role = own.unwrap_or(&self.role);
         // By this name the bucket's log tells edges apart.

@@ -22,8 +22,8 @@ use crate::{
     problem::{Code, Problem},
     store::{Loaded, Record, TenantStore},
     types::{
-        AcceptGrant, Acceptance, AcceptedGrant, ApproveGrant, CreateGrant, EdgeState, GrantAccess, GrantState,
-        GrantedEdge, Grantee, Listing, VolumeGrant, VolumeState,
+        AcceptGrant, Acceptance, AcceptedGrant, ApproveGrant, CreateGrant, EdgeState, GrantAccess,
+        GrantState, GrantedEdge, Grantee, Listing, VolumeGrant, VolumeState,
     },
 };
 use axum::http::{Method, StatusCode};
@@ -37,6 +37,9 @@ use serde::{Deserialize, Serialize};
 const MAX_GRANTS: usize = 100;
 /// Edges of one grant.
 const MAX_EDGES: usize = 64;
+
+/// What the sort keys of all grants of a tenant begin with.
+pub(crate) const GRANTS: &str = "grant/";
 
 /// A grant, in the records of the volume's owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,11 +63,31 @@ impl GrantRecord {
     }
 
     fn prefix(volume: VolumeId) -> String {
-        format!("grant/{volume}/")
+        format!("{GRANTS}{volume}/")
     }
 
-    pub(super) fn is_revoked(&self) -> bool {
+    pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.is_some()
+    }
+
+    /// What is granted, and who is let in by it, in words.
+    pub(crate) fn told(&self) -> String {
+        let edges: Vec<String> = self.edges.iter().map(|edge| edge.edge.to_string()).collect();
+        format!(
+            "{} to {}, {}: {}",
+            self.volume,
+            self.grantee,
+            self.access.as_str(),
+            edges.join(", ")
+        )
+    }
+
+    /// The same, revoked.
+    pub(crate) fn revoked_at(self, at: UnixTime) -> Self {
+        Self {
+            revoked: Some(at),
+            ..self
+        }
     }
 
     /// Whether the owner let this edge in.
@@ -112,8 +135,14 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     const GRANT: &str = "/v1/tenants/{tenant}/volumes/{volume}/grants/{grantee}";
     const GRANTED: &str = "/v1/tenants/{tenant}/granted";
     vec![
-        Endpoint::new(Method::GET, GRANTS, "listGrants", "Lists who else may open a volume", list)
-            .lists::<VolumeGrant>(),
+        Endpoint::new(
+            Method::GET,
+            GRANTS,
+            "listGrants",
+            "Lists who else may open a volume",
+            list,
+        )
+        .lists::<VolumeGrant>(),
         Endpoint::new(
             Method::POST,
             GRANTS,
@@ -166,7 +195,11 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 }
 
 /// What the tenant of a grant accepted, if it did and for this access.
-async fn acceptance(call: &Call, owner: TenantId, grant: &GrantRecord) -> Result<Option<Acceptance>, Problem> {
+async fn acceptance(
+    call: &Call,
+    owner: TenantId,
+    grant: &GrantRecord,
+) -> Result<Option<Acceptance>, Problem> {
     let Grantee::Tenant(tenant) = grant.grantee else {
         return Ok(None);
     };
@@ -238,11 +271,17 @@ async fn create(call: Call) -> Result<Reply, Problem> {
     let edges = match (body.grantee, &body.grantee_key) {
         (Grantee::Edge(edge), None) => vec![granted_edge(&store, edge, id).await?],
         (Grantee::Edge(_), Some(_)) => {
-            return Err(Problem::field("grantee_key", "only other tenants are named by a key"));
+            return Err(Problem::field(
+                "grantee_key",
+                "only other tenants are named by a key",
+            ));
         }
         (Grantee::Tenant(tenant), Some(key)) => {
             if tenant == call.context()?.tenant() {
-                return Err(Problem::field("grantee", "it is the volume's own tenant; name an edge"));
+                return Err(Problem::field(
+                    "grantee",
+                    "it is the volume's own tenant; name an edge",
+                ));
             }
             let _: [u8; 32] = hex_field("grantee_key", key)?;
             Vec::new()
@@ -341,8 +380,7 @@ async fn revoke(call: Call) -> Result<Reply, Problem> {
     if loaded.record.is_revoked() {
         return Ok(Reply::json(StatusCode::OK, &shown(&call, &loaded.record).await?));
     }
-    let mut record = loaded.record.clone();
-    record.revoked = Some(call.app.now());
+    let record = loaded.record.clone().revoked_at(call.app.now());
     let change = call
         .change("grant.revoke", record.volume)?
         .detail(format!(
@@ -411,11 +449,18 @@ async fn accept(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::field("edges", format!("1 to {MAX_EDGES}")));
     }
     // That there is none and that it is another's look alike.
-    let nothing = || Problem::not_found(format!("a grant of {} by {} to this tenant", body.volume, body.owner));
+    let nothing = || {
+        Problem::not_found(format!(
+            "a grant of {} by {} to this tenant",
+            body.volume, body.owner
+        ))
+    };
     let owners = records_of(&call, body.owner);
     let sort = GrantRecord::sort(body.volume, Grantee::Tenant(tenant));
     let grant = owners.get::<GrantRecord>(&sort).await?;
-    let grant = grant.filter(|grant| !grant.record.is_revoked()).ok_or_else(nothing)?;
+    let grant = grant
+        .filter(|grant| !grant.record.is_revoked())
+        .ok_or_else(nothing)?;
     check_acceptance(&store, &body, tenant, &grant.record).await?;
     let record = AcceptedRecord {
         owner: body.owner,
@@ -434,14 +479,12 @@ async fn accept(call: Call) -> Result<Reply, Problem> {
         .iter()
         .map(|edge| edge.edge.to_string())
         .collect();
-    let change = call
-        .change("grant.accept", body.volume)?
-        .detail(format!(
-            "{}, of {}: {}",
-            record.access.as_str(),
-            record.owner,
-            names.join(", ")
-        ));
+    let change = call.change("grant.accept", body.volume)?.detail(format!(
+        "{}, of {}: {}",
+        record.access.as_str(),
+        record.owner,
+        names.join(", ")
+    ));
     let change = match store.get::<AcceptedRecord>(&sort).await? {
         Some(before) => change.update(&before, &record),
         None => {
@@ -484,7 +527,10 @@ async fn check_acceptance(
                 && found.record.edge.recipient_key.as_ref() == Some(&granted.recipient_key)
         });
         if !is_its {
-            return Err(Problem::field("edges", format!("{id} is no edge that joined with this key")));
+            return Err(Problem::field(
+                "edges",
+                format!("{id} is no edge that joined with this key"),
+            ));
         }
         let public: [u8; 32] = hex_field("edges", &granted.recipient_key)?;
         let public = RecipientPublic::from_bytes(&public).map_err(|error| Problem::field("edges", error))?;

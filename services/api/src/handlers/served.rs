@@ -91,10 +91,7 @@ pub(super) async fn served(call: &Call, edge: EdgeId, volume: VolumeId) -> Resul
         }
         guards.push(unchanged(&grant));
         (tenant, own, Some(grant.record.access))
-    } else if let Some(accepted) = own
-        .get::<AcceptedRecord>(&AcceptedRecord::sort(volume))
-        .await?
-    {
+    } else if let Some(accepted) = own.get::<AcceptedRecord>(&AcceptedRecord::sort(volume)).await? {
         let owner = accepted.record.owner;
         let store = records_of(call, owner);
         let sort = GrantRecord::sort(volume, Grantee::Tenant(tenant));
