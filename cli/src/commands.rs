@@ -9,6 +9,7 @@ mod dev;
 mod disk_snapshots;
 mod disks;
 mod doctor;
+mod edge_keys;
 mod edge_state;
 mod edges;
 mod figures;

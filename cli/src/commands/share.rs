@@ -10,7 +10,7 @@
 //! So the service can put neither a tenant nor an edge of its own in the place of those who were meant. An edge of the same tenant needs no
 //! more than the first step.
 
-use super::{Context, ask, edges::known_key};
+use super::{Context, ask, edge_keys::known_key};
 use crate::{
     arguments::{Offer, Share, ShareCommand},
     failure::{Exit, Failure},

@@ -1,4 +1,4 @@
-//! What an edge is let into: a volume that it was invited to, or one that was granted to it or to its tenant.
+//! Admission of an edge to a volume that it was invited to, or that was granted to it or to its tenant.
 //!
 //! ```text
 //! edge of B asks for V ──▶ invited to V ─────────────────────────────────────────────────────────▶ as what serves it
