@@ -18,7 +18,7 @@ use super::{
 use crate::{
     arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
-    hexadecimal::{hex, unhex},
+    hexadecimal::hex,
     http::Http,
     names::Names,
     phrase,
@@ -31,7 +31,7 @@ use crate::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_identity::{JoinSecret, PeerIdentity, SigningKey, certificate_request};
-use firn_seal::{RecipientPublic, RecipientSecret};
+use firn_seal::RecipientSecret;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
