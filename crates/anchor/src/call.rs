@@ -13,7 +13,7 @@
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
 use crate::{
-    CleaningNote, HandoverChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep, TupleVersion,
+    CleaningNote, HandoverChange, HoldChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep, TupleVersion,
     VolumeChange, WriterTenure, text,
 };
 use async_trait::async_trait;
@@ -154,6 +154,8 @@ pub enum AnchorCall {
     },
     /// Reads what cleaners noted for the bill.
     CleaningAccount {},
+    /// Reads the hold on what is retired.
+    Hold {},
     /// Creates the family.
     CreateFamily {
         /// By the caller's wall clock, milliseconds since 1970.
@@ -299,6 +301,36 @@ pub enum AnchorCall {
     ForgetDoomed {
         /// Which, and the version of its tuple.
         segment: SeenSegment,
+    },
+    /// Begins a hold on what is retired, counts a pass over the parity groups that it is for, or ends it.
+    ChangeHold {
+        /// The version of the hold on which this was decided; absent: there was none.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        seen: Option<TupleVersion>,
+        /// To begin and to end: the version of the cleaner's round; absent: there was none.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        round: Option<TupleVersion>,
+        /// What changes.
+        change: HoldChange,
+        /// By the caller's wall clock, milliseconds since 1970.
+        changed_at_ms: i64,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
+    },
+    /// Releases retired segments from the hold; all or nothing.
+    ReleaseDoomed {
+        /// The version of the hold that the caller's pass left.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        hold: TupleVersion,
+        /// Which.
+        segments: Vec<SeenSegment>,
+        /// By the caller's wall clock, milliseconds since 1970: from then on their grace is counted.
+        released_at_ms: i64,
     },
     /// Replaces what is known of a retired segment, or forgets it.
     ChangeRetired {
@@ -475,7 +507,8 @@ impl AnchorCall {
             | Self::Doomed { .. }
             | Self::ListRounds { .. }
             | Self::CleanerCursor { .. }
-            | Self::CleaningAccount {} => true,
+            | Self::CleaningAccount {}
+            | Self::Hold {} => true,
             Self::CreateFamily { .. }
             | Self::CreateVolume { .. }
             | Self::ChangeVolume { .. }
@@ -486,6 +519,8 @@ impl AnchorCall {
             | Self::Retire { .. }
             | Self::SeeDoomed { .. }
             | Self::ForgetDoomed { .. }
+            | Self::ChangeHold { .. }
+            | Self::ReleaseDoomed { .. }
             | Self::ChangeRetired { .. }
             | Self::ForgetRound { .. }
             | Self::SetCleanerCursor { .. }

@@ -6,6 +6,7 @@
 //! sort "retired/<writer>/<sequence>"   a segment whose objects were moved; stays as long as its forwarding record
 //! sort "doomed/<writer>/<sequence>"    the same while it is not deleted yet; when it was first found so
 //! sort "round/<n>"                     what the retirement of round n changed of the log (`rounds.rs`)
+//! sort "hold"                          in force: what is retired waits until it is released (`hold.rs`)
 //! ```
 //!
 //! **One order.** A retirement is one transaction: the round goes on by one, the mover is checked not to be ended, the
@@ -44,6 +45,8 @@ pub(crate) const DOOMED_PREFIX: &str = "doomed/";
 const FOR_EVER: u8 = 1;
 const SOMEWHERE: u8 = 1;
 const SEEN: u8 = 1;
+const HELD: u8 = 2;
+const ROUND_HELD: u8 = 1;
 
 /// Branches that one retired segment keeps account of; in a family with more, its forwarding record is kept for ever.
 pub const MAX_COVERS: usize = 64;
@@ -76,6 +79,8 @@ pub struct CleanerRound {
     pub round: u64,
     /// Random, drawn for this state: recognised after a lost reply.
     pub change_id: [u8; 16],
+    /// Whether a hold is in force: what is retired waits until it is released.
+    pub is_held: bool,
 }
 
 /// Which proposal led a branch's head away from a retired segment.
@@ -114,6 +119,9 @@ pub struct DoomedSegment {
     /// When a cleaner first found it retired, by that cleaner's wall clock; milliseconds since 1970. From then on its grace
     /// is counted: the time that a mover writes into a retirement may be hours old when the retirement happens.
     pub seen_at_ms: Option<i64>,
+    /// Held, and since when: it must not be deleted before it is released, and its grace counts from then. Milliseconds since 1970 by the
+    /// clock of who retired it.
+    pub held_since_ms: Option<i64>,
     /// The item as it was read.
     pub version: TupleVersion,
 }
@@ -150,7 +158,7 @@ pub const fn retirement_segments(proposals: usize) -> usize {
 impl CleanerRound {
     /// Encodes.
     pub fn to_bytes(&self) -> Bytes {
-        let mut writer = begin(ROUND_KIND, 0);
+        let mut writer = begin(ROUND_KIND, if self.is_held { ROUND_HELD } else { 0 });
         writer.u64(self.round);
         writer.raw(&self.change_id);
         writer.finish().into()
@@ -161,10 +169,11 @@ impl CleanerRound {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one round of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let (mut reader, _) = open(bytes, ROUND_KIND, 0)?;
+        let (mut reader, flags) = open(bytes, ROUND_KIND, ROUND_HELD)?;
         let round = Self {
             round: reader.u64()?,
             change_id: reader.array()?,
+            is_held: flags & ROUND_HELD != 0,
         };
         reader.finish()?;
         Ok(round)
@@ -365,17 +374,8 @@ impl Anchor {
             content,
         } in self.segments_under(DOOMED_PREFIX, call, after, limit).await?
         {
-            let read = |bytes: &[u8]| {
-                let (mut reader, flags) = open(bytes, DOOMED_KIND, SEEN)?;
-                let seen_at_ms = reader.i64()?;
-                reader.finish()?;
-                Ok((flags & SEEN != 0).then_some(seen_at_ms))
-            };
-            found.push(DoomedSegment {
-                segment: segment_of(&name, DOOMED_PREFIX)?,
-                seen_at_ms: decode(&name, read(&content))?,
-                version,
-            });
+            let segment = segment_of(&name, DOOMED_PREFIX)?;
+            found.push(decode(&name, read_doomed(segment, version, &content))?);
         }
         Ok(found)
     }
@@ -502,6 +502,31 @@ pub(crate) fn cursor_bytes(after: Option<SegmentId>) -> Bytes {
     writer.u64(after.map_or(0, |segment| segment.writer.0));
     writer.u64(after.map_or(0, |segment| segment.sequence));
     writer.finish().into()
+}
+
+fn read_doomed(
+    segment: SegmentId,
+    version: TupleVersion,
+    bytes: &[u8],
+) -> Result<DoomedSegment, TupleError> {
+    let (mut reader, flags) = open(bytes, DOOMED_KIND, SEEN | HELD)?;
+    let at_ms = reader.i64()?;
+    if flags == SEEN | HELD {
+        return Err(reader.malformed("a held segment whose grace has begun"));
+    }
+    reader.finish()?;
+    Ok(DoomedSegment {
+        segment,
+        seen_at_ms: (flags == SEEN).then_some(at_ms),
+        held_since_ms: (flags == HELD).then_some(at_ms),
+        version,
+    })
+}
+
+pub(crate) fn held_bytes(since_ms: i64) -> Bytes {
+    let mut doomed = begin(DOOMED_KIND, HELD);
+    doomed.i64(since_ms);
+    doomed.finish().into()
 }
 
 pub(crate) fn doomed_bytes(seen_at_ms: Option<i64>) -> Bytes {

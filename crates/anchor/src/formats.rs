@@ -1,6 +1,7 @@
 //! Versions of the tuples and of the remembered root.
 //!
 //! Not of the handover record: a build that does not know it refuses `shared = true`, and in all other volumes nobody writes one.
+//! Nor of the hold, for the same reason: a build that does not know it stops at the flag that it has in the cleaner's round.
 
 use crate::{account, cleaning, proposal, remembered, tuple, writer};
 use firn_format::FormatVersions;

@@ -1,6 +1,6 @@
 //! The marks of tuples: random, drawn for a change, by which it is recognised when its answer was lost.
 
-use crate::{CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Proposal, TupleError, VolumeTuple};
+use crate::{CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Hold, Proposal, TupleError, VolumeTuple};
 
 /// Reads a tuple's mark.
 pub(crate) type ReadMark = fn(&[u8]) -> Result<[u8; 16], TupleError>;
@@ -27,4 +27,8 @@ pub(crate) fn account_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
 
 pub(crate) fn handover_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
     HandoverRecord::from_bytes(bytes).map(|record| record.change_id)
+}
+
+pub(crate) fn hold_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    Hold::from_bytes(bytes).map(|hold| hold.change_id)
 }

@@ -11,6 +11,7 @@
 
 mod cleaning;
 mod handover;
+mod hold;
 
 use crate::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningAccount, CleaningNote, FamilyTuple,
@@ -20,6 +21,7 @@ use crate::{
     anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
     cleaning::{DOOMED_PREFIX, RETIRED_PREFIX, ROUND, cursor_bytes, segment_sort},
     handover::handover_sort,
+    hold::HOLD,
     known::KnownTuples,
     mark::{ReadMark, account_mark, family_mark, proposal_mark, round_mark, volume_mark},
     proposal::proposal_sort,
@@ -409,6 +411,7 @@ impl AnchorBackend for TableBackend {
             }
             AnchorCall::CleanerCursor { sweep } => self.answer(&sweep.sort()).await,
             AnchorCall::CleaningAccount {} => self.answer(ACCOUNT).await,
+            AnchorCall::Hold {} => self.answer(HOLD).await,
             AnchorCall::CreateFamily {
                 created_at_ms,
                 change_id,
@@ -477,6 +480,21 @@ impl AnchorBackend for TableBackend {
                 self.change(&sort, vec![self.delete(&sort, segment.seen)], None)
                     .await
             }
+            AnchorCall::ChangeHold {
+                seen,
+                round,
+                change,
+                changed_at_ms,
+                change_id,
+            } => {
+                self.change_hold((seen, round), change, changed_at_ms, change_id)
+                    .await
+            }
+            AnchorCall::ReleaseDoomed {
+                hold,
+                segments,
+                released_at_ms,
+            } => self.release_doomed(hold, segments, released_at_ms).await,
             AnchorCall::ChangeRetired { segment, retired } => self.change_retired(segment, retired).await,
             AnchorCall::ForgetRound { round, seen } => {
                 let sort = round_sort(round);

@@ -2,7 +2,8 @@
 //!
 //! **A segment** goes once its grace is over. Nothing is decided anew: what its retirement said stays true, since by I4 an
 //! object that no root needed is needed by no later one. A store that refuses (an object lock, a missing permission) is
-//! reported, and asked again in the next run.
+//! reported, and asked again in the next run. While a hold is in force (`firn_anchor::Hold`: a second store has parities in
+//! place of copies), what is retired waits for its release first; its grace counts from then.
 //!
 //! **A forwarding record** stays: what was thought to show that nothing leads there any more does not (decision 0032). Chains of
 //! records are shortened. Only a retirement that moved nothing is forgotten, once its segment is gone: no root needed any
@@ -65,9 +66,21 @@ pub(crate) async fn delete_doomed(
         see(objects, &page).await?;
         for doomed in page {
             let now_ms = i128::from(env.wall().as_millis());
+            if let Some(since_ms) = doomed.held_since_ms
+                && !firn_env::planted!("cleaner.hold_ignored")
+            {
+                report.hold_segments += 1;
+                let oldest = report.hold_since_ms.get_or_insert(since_ms);
+                *oldest = since_ms.min(*oldest);
+                if waiting.len() < REMEMBERED {
+                    waiting.insert(doomed.segment);
+                }
+                continue;
+            }
             let waited_ms = doomed.seen_at_ms.map(|seen| now_ms - i128::from(seen));
             let ripe = waited_ms.is_some_and(|waited| waited >= grace_ms as i128)
-                || firn_env::planted!("cleaner.delete_without_grace");
+                || firn_env::planted!("cleaner.delete_without_grace")
+                || doomed.held_since_ms.is_some();
             let allowed =
                 (report.deleted_segments as usize) < limits.deletes && env.now().since(deadline).is_zero();
             if !ripe {
@@ -90,7 +103,7 @@ pub(crate) async fn delete_doomed(
 async fn see(objects: &Objects, page: &[DoomedSegment]) -> Result<(), CleanError> {
     let unseen: Vec<DoomedSegment> = page
         .iter()
-        .filter(|doomed| doomed.seen_at_ms.is_none())
+        .filter(|doomed| doomed.seen_at_ms.is_none() && doomed.held_since_ms.is_none())
         .copied()
         .collect();
     for some in unseen.chunks(SEEN_TOGETHER) {

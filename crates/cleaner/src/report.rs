@@ -71,6 +71,10 @@ pub struct Report {
     pub deleted_bytes: u64,
     /// Retired segments that wait for their grace to end.
     pub waiting_segments: u64,
+    /// Retired segments that a hold keeps until the parity groups in the second store are written without them.
+    pub hold_segments: u64,
+    /// Since when the oldest of them is held, milliseconds since 1970.
+    pub hold_since_ms: Option<i64>,
     /// Segments that cannot be deleted: an object lock, a missing permission. They are tried again in every run.
     pub held: Named,
     /// Segments whose writer may be about to commit them.

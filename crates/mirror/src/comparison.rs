@@ -2,7 +2,7 @@
 //!
 //! | first | second | |
 //! |---|---|---|
-//! | there | absent | copied |
+//! | there | absent | copied; while a hold is in force, not if it is a member of a parity group, or retired |
 //! | there | there, as long | nothing; a tombstone goes |
 //! | there | there, of another length | whichever is no whole segment is damaged |
 //! | absent | marked, not long enough ago | waits |
@@ -18,7 +18,9 @@ use crate::{
     copier::Copied,
     expiry::{self, Verdict},
     listing::Listing,
+    parity::{all_doomed, known_hold},
 };
+use firn_anchor::DoomedSegment;
 use firn_format::{SegmentId, decode_segment};
 use firn_store::{ObjectInfo, ObjectKey, StoreError};
 use futures::future::join_all;
@@ -63,6 +65,10 @@ pub struct Comparison {
     pub held: u64,
     /// What would be deleted if it were in no parity group.
     pub held_by_parity: u64,
+    /// Members of parity groups that the first alone has, as they are to be.
+    pub without_copy: u64,
+    /// Bytes of them.
+    pub without_copy_bytes: u64,
 }
 
 impl Comparison {
@@ -79,6 +85,8 @@ struct Work<'a> {
     found: Comparison,
     suspects: Suspects,
     to_copy: Vec<ObjectInfo>,
+    /// What is retired, while copies of members go.
+    doomed: Option<BTreeMap<SegmentId, DoomedSegment>>,
     keeps_versions: Option<bool>,
 }
 
@@ -87,6 +95,12 @@ impl Mirror {
         &self,
         local: &dyn LocalCopies,
     ) -> Result<(Comparison, Suspects), MirrorError> {
+        let hold = known_hold(self.anchor()).await?.map(|(hold, _)| hold);
+        self.parity().learn_hold(hold);
+        let doomed = match hold.is_some_and(|hold| hold.drops) {
+            true => Some(all_doomed(self.anchor()).await?),
+            false => None,
+        };
         // Who is a member of a group is known before anything is deleted.
         self.parity().refresh().await.map_err(MirrorError::Second)?;
         if !self.keeps_groups() {
@@ -104,6 +118,7 @@ impl Mirror {
             found: Comparison::default(),
             suspects: Suspects::new(),
             to_copy: Vec::new(),
+            doomed,
             keeps_versions: None,
         };
         loop {
@@ -170,6 +185,14 @@ impl Work<'_> {
     }
 
     async fn only_first(&mut self, ours: ObjectInfo) -> Result<(), MirrorError> {
+        if let (Some(doomed), Some((_, segment))) = (&self.doomed, SegmentId::parse_key(ours.key.as_str())) {
+            let is_member = self.mirror.parity().holds(segment);
+            if is_member || doomed.contains_key(&segment) {
+                self.found.without_copy += u64::from(is_member);
+                self.found.without_copy_bytes += if is_member { ours.size_bytes } else { 0 };
+                return Ok(());
+            }
+        }
         self.to_copy.push(ours);
         if self.to_copy.len() >= SIDE_BY_SIDE {
             self.copy_gathered().await?;

@@ -11,7 +11,7 @@
 //! copied only if it is one whole segment of its name and family: damage is not mirrored.
 
 use crate::{
-    AliasError, Comparison, MirrorState, MirrorStatus, Parity, Queue, alias::check_not_an_alias,
+    AliasError, Comparison, Grouping, MirrorState, MirrorStatus, Parity, Queue, alias::check_not_an_alias,
     comparison::Suspects, expiry,
 };
 use async_trait::async_trait;
@@ -100,8 +100,8 @@ struct Inner {
     queue: Arc<Queue>,
     options: MirrorOptions,
     parity: Parity,
-    /// How old a segment must be to join a group; `None`: no groups are made.
-    group_after: Option<Duration>,
+    /// How groups are kept; `None`: none are made.
+    grouping: Option<Grouping>,
     state: Mutex<State>,
     /// One comparison at a time.
     comparing: tokio::sync::Mutex<()>,
@@ -130,7 +130,7 @@ impl Mirror {
             inner: Arc::new(Inner {
                 env: env.clone(),
                 parity: Parity::new(env, (first.clone(), second.clone()), anchor.family()),
-                group_after: None,
+                grouping: None,
                 first,
                 second,
                 anchor,
@@ -144,15 +144,15 @@ impl Mirror {
         }
     }
 
-    /// The same with the parity groups that readers have, too; with `group_after` segments of that age join them.
+    /// The same with the parity groups that readers have, too; with `grouping` it makes and changes them.
     ///
     /// # Panics
     /// If the mirror was cloned before.
     #[must_use]
-    pub fn with_parity(mut self, parity: Parity, group_after: Option<Duration>) -> Self {
+    pub fn with_parity(mut self, parity: Parity, grouping: Option<Grouping>) -> Self {
         let inner = Arc::get_mut(&mut self.inner).expect("a mirror is made whole before it is shared");
         inner.parity = parity;
-        inner.group_after = group_after;
+        inner.grouping = grouping;
         self
     }
 
@@ -268,26 +268,25 @@ impl Mirror {
         Ok(comparison)
     }
 
-    /// Takes what is cold into parity groups, and out of them what is to be deleted; nothing without an age from which on segments are cold.
+    /// Takes what is cold into parity groups, and out of them what is to be deleted; drops members' copies where that is wanted. Nothing without
+    /// a [`Grouping`].
     ///
     /// # Errors
     /// [`MirrorError`]; what was put before is there, and the next pass goes on.
     pub async fn group(&self) -> Result<(), MirrorError> {
         let inner = &self.inner;
-        let Some(after) = inner.group_after else {
+        let Some(grouping) = inner.grouping else {
             return Ok(());
         };
-        let absent = inner
-            .parity
-            .pass(&inner.anchor, after, inner.options.keep_deleted)
-            .await?;
+        let keep_deleted = inner.options.keep_deleted;
+        let absent = inner.parity.pass(&inner.anchor, grouping, keep_deleted).await?;
         self.lock().absent = absent;
         Ok(())
     }
 
     /// Whether this one makes and changes parity groups.
     pub(crate) fn keeps_groups(&self) -> bool {
-        self.inner.group_after.is_some()
+        self.inner.grouping.is_some()
     }
 
     /// After each comparison: by then both stores have what either had.

@@ -4,18 +4,23 @@
 //! segments of the second store, older than `after` ─▶ groups of up to 32 columns, three parities   (pass, rewrite)
 //! a read of a member that is missing or altered ───▶ its row from the other columns                (rows, reader)
 //! a member whose deletion is due ──────────────────▶ waits until a generation without it is there  (pass)
+//! a copy whose group is there ─────────────────────▶ goes, if that is wanted: then cleaners wait, too  (hold)
 //! ```
 //!
-//! Groups are known by their names and heads ([`index`]): no state of this machine's. The copies stay: a helper is read from the second store
-//! and, where that has lost it, from the first (decision 0208). Nothing here has keys; a wrong helper is told by its hash before it is used, and what
+//! Groups are known by their names and heads ([`index`]): no state of this machine's. A helper is read from the second store and, where that
+//! does not have it, from the first; the other way round where copies go (decisions 0208, 0210). Nothing here has keys; a wrong helper is told by its hash before it is used, and what
 //! was computed is verified by its uid like anything that a store says.
 
+mod hold;
 mod index;
+mod look;
 mod pass;
 mod reader;
 mod rewrite;
 mod rows;
 
+pub use hold::{Copies, Grouping, HoldStatus};
+pub(crate) use hold::{all_doomed, known_hold};
 pub use reader::Restoring;
 
 use bytes::Bytes;
@@ -82,6 +87,8 @@ pub struct ParityStatus {
     pub broken: u64,
     /// Objects of older generations that could not be deleted.
     pub undeleted: u64,
+    /// The hold that keeps what is retired, while members may be without copies.
+    pub hold: Option<HoldStatus>,
     /// Generations written.
     pub generations_written: u64,
     /// Rows computed from others for readers.
@@ -181,7 +188,15 @@ impl Parity {
 
     /// The stores that may have a member, in the order in which they are asked.
     fn sources(&self) -> [&dyn Store; 2] {
-        [&*self.inner.second, &*self.inner.first]
+        match self.drops() {
+            true => [&*self.inner.first, &*self.inner.second],
+            false => [&*self.inner.second, &*self.inner.first],
+        }
+    }
+
+    /// Whether members' copies go, as far as the table was asked.
+    pub(crate) fn drops(&self) -> bool {
+        self.lock().status.hold.is_some_and(|hold| hold.drops)
     }
 
     fn segment_key(&self, segment: SegmentId) -> ObjectKey {

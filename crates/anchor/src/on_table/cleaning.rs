@@ -50,6 +50,7 @@ impl TableBackend {
         let next = CleanerRound {
             round: before.round.saturating_add(1),
             change_id,
+            is_held: before.is_held,
         };
         let mut writes = vec![
             self.put(ROUND, next.to_bytes(), seen),
@@ -63,11 +64,11 @@ impl TableBackend {
         }
         for RetireSegment { segment, retired } in &segments {
             writes.push(self.put(&segment_sort(RETIRED_PREFIX, *segment), retired.to_bytes(), None));
-            writes.push(self.put(
-                &segment_sort(DOOMED_PREFIX, *segment),
-                cleaning::doomed_bytes(None),
-                None,
-            ));
+            let doomed = match next.is_held {
+                true => cleaning::held_bytes(retired.retired_at_ms),
+                false => cleaning::doomed_bytes(None),
+            };
+            writes.push(self.put(&segment_sort(DOOMED_PREFIX, *segment), doomed, None));
         }
         for RetireProposal {
             volume,

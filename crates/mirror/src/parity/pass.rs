@@ -11,18 +11,14 @@
 //! where these credentials may not delete, a group is not changed a second time, so that what is left over has a bound.
 
 use super::{
-    Parity,
+    Grouping, Parity,
+    look::{Candidate, Seen},
     rewrite::{Change, Rewritten},
     rows::RowError,
 };
-use crate::{
-    MirrorError,
-    comparison::Suspects,
-    expiry::{self, tombstone_key},
-    listing::Listing,
-};
+use crate::{MirrorError, comparison::Suspects, expiry};
 use firn_anchor::Anchor;
-use firn_format::{MAX_SEGMENT_BYTES, SegmentId};
+use firn_format::SegmentId;
 use firn_parity::{COLUMNS, GroupHead, GroupName, MEMBERS_MAX, Part, ROW_BYTES, ROWS_MAX};
 use firn_store::{ObjectKey, StoreError};
 use std::{
@@ -43,28 +39,6 @@ const BATCH_BYTES: u64 = GROUP_BYTES / 8;
 /// What part of a group's bytes leaves at once.
 const LEAVE_PART: u64 = 16;
 
-/// Candidates remembered in a pass, of 32 bytes each; the next pass finds more.
-const CANDIDATES_MAX: usize = 65_536;
-
-/// A segment that is cold and in no group.
-#[derive(Clone, Copy)]
-struct Candidate {
-    segment: SegmentId,
-    bytes: u32,
-    modified_ms: i64,
-}
-
-#[derive(Default)]
-struct Seen {
-    candidates: Vec<Candidate>,
-    waiting: u64,
-    waiting_bytes: u64,
-    /// Members whose deletion is due, by group, and since when.
-    due: BTreeMap<u64, BTreeMap<SegmentId, i64>>,
-    /// Members that the second store does not have.
-    absent: Vec<SegmentId>,
-}
-
 impl Parity {
     /// Groups what is cold, and ungroups what is to be deleted. Gives the members that neither store has and nobody retired.
     ///
@@ -73,10 +47,10 @@ impl Parity {
     pub(crate) async fn pass(
         &self,
         anchor: &Anchor,
-        after: Duration,
+        grouping: Grouping,
         keep_deleted: Duration,
     ) -> Result<Suspects, MirrorError> {
-        let passed = self.pass_once(anchor, after, keep_deleted).await;
+        let passed = self.pass_once(anchor, grouping, keep_deleted).await;
         let mut state = self.lock();
         let status = &mut state.status;
         status.last_error = passed.as_ref().err().map(ToString::to_string);
@@ -90,16 +64,20 @@ impl Parity {
     async fn pass_once(
         &self,
         anchor: &Anchor,
-        after: Duration,
+        Grouping { after, copies }: Grouping,
         keep_deleted: Duration,
     ) -> Result<Suspects, MirrorError> {
+        // What is doomed before the groups: see `hold`.
+        let held = self.enter_pass(anchor, copies).await?;
         self.refresh().await.map_err(MirrorError::Second)?;
         let undeletable = self.delete_left_over().await?;
-        let mut seen = self
-            .look(after, keep_deleted)
-            .await
-            .map_err(MirrorError::Second)?;
-        let suspects = self.judge_absent(anchor, &mut seen).await?;
+        let mut seen = self.look(held.as_ref(), after, keep_deleted).await?;
+        let mut suspects = self.judge_absent(anchor, &mut seen).await?;
+        if firn_env::planted!("mirror.dropped_before_the_generation")
+            && let Some(held) = &held
+        {
+            self.drop_planted(held, &seen).await?;
+        }
         let mut changes = self.leaving(&seen, after, keep_deleted);
         let joined = self.joining(&seen, after, &undeletable, &mut changes);
         let mut broken = self.lock().index.unreadable;
@@ -116,108 +94,20 @@ impl Parity {
                 Err(RowError::Store(error)) => return Err(MirrorError::Second(error)),
             }
         }
-        let mut state = self.lock();
-        let left = seen.candidates.iter().filter(|candidate| {
-            joined.contains(&candidate.segment) && state.index.members.contains_key(&candidate.segment)
-        });
-        let (count, bytes) = left.fold((0, 0), |(count, bytes), joined| {
-            (count + 1, bytes + u64::from(joined.bytes))
-        });
-        state.status.waiting = seen.waiting - count;
-        state.status.waiting_bytes = seen.waiting_bytes - bytes;
-        state.status.broken = broken;
-        Ok(suspects)
-    }
-
-    /// One listing of the second store's segments, beside that of their tombstones and the members of groups.
-    async fn look(&self, after: Duration, keep_deleted: Duration) -> Result<Seen, StoreError> {
-        let family = self.family();
-        let now_ms = self.env().wall().as_millis();
-        let is_older = |since_ms: i64, than: Duration| {
-            i128::from(now_ms.saturating_sub(since_ms)) >= than.as_millis() as i128
-        };
-        let members: Vec<(SegmentId, u64)> = {
-            let state = self.lock();
-            let members = state.index.members.iter();
-            members.map(|(segment, group)| (*segment, *group)).collect()
-        };
-        let mut members = members.into_iter().peekable();
-        let mut seen = Seen::default();
-        let second = &self.inner.second;
-        let mut listing = Listing::new(second, format!("{family}/log/"));
-        let mut tombstones = Listing::new(second, format!("{family}/tombstone/log/"));
-        while listing.peek().await?.is_some() {
-            let Some(object) = listing.take() else { break };
-            let Some((_, segment)) = SegmentId::parse_key(object.key.as_str()) else {
-                continue;
-            };
-            while let Some((absent, _)) = members.next_if(|(member, _)| *member < segment) {
-                seen.absent.push(absent);
-            }
-            let group = members
-                .next_if(|(member, _)| *member == segment)
-                .map(|(_, group)| group);
-            let mut marked_ms = None;
-            while let Some(tombstone) = tombstones.peek().await? {
-                let of = expiry::member_of(&family, &tombstone.key);
-                if of.as_ref() > Some(&object.key) {
-                    break;
-                }
-                if of.as_ref() == Some(&object.key) {
-                    marked_ms = Some(tombstone.modified_ms);
-                }
-                tombstones.take();
-            }
-            match (group, marked_ms) {
-                (Some(group), Some(marked_ms)) if is_older(marked_ms, keep_deleted) => {
-                    seen.due.entry(group).or_default().insert(segment, marked_ms);
-                }
-                (None, None)
-                    if is_older(object.modified_ms, after)
-                        && (1..=MAX_SEGMENT_BYTES as u64).contains(&object.size_bytes) =>
-                {
-                    seen.waiting += 1;
-                    seen.waiting_bytes += object.size_bytes;
-                    if seen.candidates.len() < CANDIDATES_MAX {
-                        seen.candidates.push(Candidate {
-                            segment,
-                            bytes: object.size_bytes as u32,
-                            modified_ms: object.modified_ms,
-                        });
-                    }
-                }
-                (Some(_) | None, Some(_) | None) => {}
-            }
+        {
+            let mut state = self.lock();
+            let left = seen.candidates.iter().filter(|candidate| {
+                joined.contains(&candidate.segment) && state.index.members.contains_key(&candidate.segment)
+            });
+            let (count, bytes) = left.fold((0, 0), |(count, bytes), joined| {
+                (count + 1, bytes + u64::from(joined.bytes))
+            });
+            state.status.waiting = seen.waiting - count;
+            state.status.waiting_bytes = seen.waiting_bytes - bytes;
+            state.status.broken = broken;
         }
-        seen.absent.extend(members.map(|(absent, _)| absent));
-        Ok(seen)
-    }
-
-    /// Members that the second store does not have: who is not needed leaves, who is in the first is copied by the next comparison.
-    async fn judge_absent(&self, anchor: &Anchor, seen: &mut Seen) -> Result<Suspects, MirrorError> {
-        let family = self.family();
-        let mut suspects = Suspects::new();
-        for segment in std::mem::take(&mut seen.absent) {
-            let Some(head) = self.group_of(segment) else {
-                continue;
-            };
-            let key = self.segment_key(segment);
-            let is_marked = match tombstone_key(&family, &key) {
-                Some(tombstone) => {
-                    is_there(self.second().head(&tombstone).await).map_err(MirrorError::Second)?
-                }
-                None => false,
-            };
-            if is_marked || anchor.retired(segment).await?.is_some() {
-                // Nothing of it is left to keep.
-                seen.due.entry(head.group).or_default().insert(segment, i64::MIN);
-                continue;
-            }
-            let is_first = is_there(self.inner.first.head(&key).await).map_err(MirrorError::First)?;
-            if let (false, Some(member)) = (is_first, head.find(segment)) {
-                tracing::error!(%segment, "neither store has this segment; it can be computed from its parity group, and `firn-edge repair` writes it anew");
-                suspects.insert(segment, u64::from(member.bytes));
-            }
+        if let Some(held) = &held {
+            suspects.extend(self.hold_after(anchor, held, &seen).await?);
         }
         Ok(suspects)
     }
@@ -363,7 +253,7 @@ impl Parity {
         Ok(undeletable)
     }
 
-    async fn delete(&self, key: &ObjectKey) -> Result<bool, StoreError> {
+    pub(super) async fn delete(&self, key: &ObjectKey) -> Result<bool, StoreError> {
         let second = self.second();
         let keeps_versions = match second.keeps_versions().await {
             Ok(keeps) => keeps,
@@ -377,13 +267,5 @@ impl Parity {
 impl super::Index {
     fn next_generation(&self, group: u64) -> u64 {
         self.generations.get(&group).map_or(1, |newest| newest + 1)
-    }
-}
-
-fn is_there<T>(found: Result<T, StoreError>) -> Result<bool, StoreError> {
-    match found {
-        Ok(_) => Ok(true),
-        Err(StoreError::NotFound { .. }) => Ok(false),
-        Err(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use firn_format::{
     Codec, FamilyId, Features, ForwardingEntry, ForwardingRecord, KeyEpoch, Kind, Location, ObjectHeader,
     Place, SealHeader, SegmentBuilder, SegmentId, Version, WriterId, encode_object,
 };
-use firn_mirror::{Comparison, Mirror, MirrorOptions, NoLocalCopies, Noting, Parity, Queue};
+use firn_mirror::{Comparison, Grouping, Mirror, MirrorOptions, NoLocalCopies, Noting, Parity, Queue};
 use firn_store::{MemoryStore, ObjectKey, PutMode, Store};
 use firn_table::MemoryTable;
 use std::{future::Future, sync::Arc, time::Duration};
@@ -71,7 +71,17 @@ impl World {
     }
 
     /// The same with parity groups of what is older than `after`.
-    pub fn grouped(mut self, after: Duration, layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
+    pub fn grouped(self, after: Duration, layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
+        let grouping = Grouping { after, copies: None };
+        self.kept(grouping, layer)
+    }
+
+    /// The same with parity groups as they are wanted, kept by a process that knows nothing yet.
+    pub fn kept(
+        mut self,
+        grouping: Grouping,
+        layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    ) -> Self {
         let stores = (self.first.clone() as Arc<dyn Store>, layer(self.second.clone()));
         let options = MirrorOptions {
             keep_deleted: KEEP,
@@ -79,7 +89,7 @@ impl World {
         };
         let parity = Parity::new(&self.env, stores.clone(), FAMILY);
         let mirror = Mirror::new(&self.env, stores, self.anchor.clone(), Arc::default(), options);
-        self.mirror = mirror.with_parity(parity, Some(after));
+        self.mirror = mirror.with_parity(parity, Some(grouping));
         self
     }
 
