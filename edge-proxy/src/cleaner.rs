@@ -47,6 +47,9 @@ pub struct CleanerPart {
     pub waiting_segments: u64,
     /// Segments that the store would not delete in the last run.
     pub held_segments: u64,
+    /// Retired segments that wait for the parity groups in the second store.
+    #[serde(default)]
+    pub hold_segments: u64,
     /// Damaged objects that the last run met.
     pub damaged_objects: u64,
     /// Segments that the last run looked for and found neither in the bucket nor retired.
@@ -191,6 +194,7 @@ impl InsideCleaner {
                 part.deleted_bytes += report.deleted_bytes;
                 part.waiting_segments = report.waiting_segments;
                 part.held_segments = report.held.count;
+                part.hold_segments = report.hold_segments;
                 part.damaged_objects = report.damaged.len() as u64 + report.damaged_more;
                 part.missing_segments = report.missing.count;
                 part.requests += report.usage.requests();

@@ -204,6 +204,9 @@ enum Command {
         /// Which volume of the family, if it has several and the configuration too.
         #[arg(long, value_name = "ID")]
         volume_id: Option<String>,
+        /// Does it, although this is a second store that has parities in place of segments: files that lie in those cannot be read.
+        #[arg(long)]
+        incomplete: bool,
         /// Does it.
         #[arg(long)]
         yes: bool,
@@ -305,12 +308,17 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             phrase_file,
             family,
             volume_id,
+            incomplete,
             yes,
         } => {
             // Of one volume, the name has always been that of the family's volume.
             let config = edge.one(volume.filter(|_| edge.has_names()))?;
             let of_family = volume_id.as_deref().or(volume.filter(|_| !edge.has_names()));
-            return recover::recover(config, phrase_file, family.as_deref(), of_family, *yes).await;
+            let consent = recover::Consent {
+                yes: *yes,
+                incomplete: *incomplete,
+            };
+            return recover::recover(config, phrase_file, family.as_deref(), of_family, consent).await;
         }
         _ => {}
     }

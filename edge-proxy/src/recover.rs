@@ -11,6 +11,7 @@ use crate::{
 };
 use firn_env::println;
 use firn_format::{FamilyId, VolumeId};
+use firn_mirror::Parity;
 use firn_seal::{KeyRing, Keys, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase, VerifiedKeyRing};
 use firn_store::{ObjectKey, Store};
 use firn_volume::recover::{FoundCheckpoint, RecoveryScan};
@@ -20,13 +21,22 @@ use zeroize::Zeroizing;
 /// Families looked for in one bucket.
 const FAMILIES_MAX: usize = 1000;
 
+/// What was agreed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Consent {
+    /// To make the volume again.
+    pub yes: bool,
+    /// Although the store has parities in place of segments.
+    pub incomplete: bool,
+}
+
 /// Shows what there is; with `yes`, enters the volume in the table again and makes this edge's identity.
 pub async fn recover(
     config: &Config,
     phrase_file: &Path,
     family: Option<&str>,
     volume: Option<&str>,
-    yes: bool,
+    consent: Consent,
 ) -> Result<(), Failure> {
     let directory = &config.volume.state_directory;
     if Identity::exists(directory) {
@@ -55,6 +65,7 @@ pub async fn recover(
              this same empty state directory, or accept what it shows",
         ));
     }
+    check_parities(&outside, family, consent).await?;
     let name = &config.volume.name;
     println!(
         "\nVolume {name} would go on from version {} of {}. That may be one checkpoint that was uploaded and never committed: \
@@ -63,7 +74,7 @@ pub async fn recover(
         found.version,
         utc(found.committed_at_ms)
     );
-    if !yes {
+    if !consent.yes {
         println!(
             "\nNothing was changed. To do it, run the same command with --yes; no edge of this volume may be running."
         );
@@ -74,6 +85,30 @@ pub async fn recover(
     identity.create(directory)?;
     println!("Recovered. Serve it with: firn-edge run; then check everything with: firn-edge verify");
     Ok(())
+}
+
+/// A second store whose copies were dropped has not all of a volume, and its newest checkpoint does not show it.
+async fn check_parities(outside: &Outside, family: FamilyId, consent: Consent) -> Result<(), Failure> {
+    let store = outside.stack.store.clone();
+    let other = outside.second.as_ref().map(|second| second.stack.store.clone());
+    let stores = (other.unwrap_or_else(|| store.clone()), store);
+    let parity = Parity::new(&outside.env, stores, family);
+    let (segments, bytes) = parity.lacking().await.map_err(Failure::new)?;
+    if segments == 0 {
+        return Ok(());
+    }
+    let lacking = format!(
+        "this store has parities in place of {segments} segments with {}: it is a second store whose copies were dropped, and cannot bring the \
+         volume back alone",
+        report::size(bytes)
+    );
+    if consent.incomplete {
+        println!("\n{lacking}. Files that lie in those cannot be read; firn-edge verify names them.");
+        return Ok(());
+    }
+    Err(Failure::new(format!("{lacking}. Nothing was changed")).because(
+        "Name the first store in volume.store, or if that is gone for good, say --incomplete: files that lie in those segments then cannot be read",
+    ))
 }
 
 /// The family that was named, or the only one in the bucket.

@@ -396,6 +396,10 @@ fn cleaner_line(cleaner: &CleanerPart) -> Option<String> {
             "; {held} segments held, {damaged} objects damaged, {missing} segments missing"
         ),
     };
+    if cleaner.hold_segments > 0 {
+        let held = cleaner.hold_segments;
+        let _ = write!(text, "; {held} retired segments wait for parity groups");
+    }
     if let Some(error) = &cleaner.last_error {
         let _ = write!(text, "; last error: {error}");
     }
@@ -432,6 +436,13 @@ pub fn cleaned(cleaned: &Cleaned, book: &ProviderPrices) -> String {
             );
             if !report.sweep_ended || report.out_of_time {
                 text.push_str(". It did not come to the end of the log; the next run goes on");
+            }
+            if report.hold_segments > 0 {
+                let held = report.hold_segments;
+                let _ = write!(
+                    text,
+                    ". {held} retired segments wait until the parity groups in the second store are written without them"
+                );
             }
             for held in &report.held.first {
                 let _ = write!(text, "\nheld: {held}");

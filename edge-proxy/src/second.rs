@@ -119,12 +119,34 @@ pub struct ParityPart {
     pub broken: u64,
     /// Objects of older generations that could not be deleted.
     pub undeleted: u64,
+    /// Absent while no hold is in force: then all members have copies, or had.
+    pub hold: Option<HoldPart>,
     pub generations_written: u64,
     pub rows_restored: u64,
     pub rows_failed: u64,
     /// Milliseconds since 1970.
     pub passed_at_ms: Option<i64>,
     pub last_error: Option<String>,
+}
+
+/// Members without copies, and what is held for them in the first store.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HoldPart {
+    /// Whether copies go; otherwise they come back.
+    pub drops: bool,
+    /// Milliseconds since 1970.
+    pub since_ms: i64,
+    /// Members that the first store alone has.
+    pub without_copy: u64,
+    pub without_copy_bytes: u64,
+    /// Members whose copy is to go and did not yet.
+    pub copies_to_drop: u64,
+    /// Retired segments that cleaners keep in the first store until their group is written without them.
+    pub retired: u64,
+    pub retired_bytes: u64,
+    /// Since when the oldest of them, milliseconds since 1970.
+    pub retired_since_ms: Option<i64>,
 }
 
 /// What a volume has on this machine.
@@ -172,7 +194,7 @@ impl Second {
                 second.queue.clone(),
                 options,
             )
-            .with_parity(parity, groups.map(|groups| groups.after.0)),
+            .with_parity(parity, groups.map(ParitySection::grouping)),
             meter: second.stack.meter.clone(),
             book: ProviderPrices::named(usual_book(&second.section.store))
                 .ok()
@@ -261,6 +283,16 @@ impl Second {
             absent: status.absent,
             broken: status.broken,
             undeleted: status.undeleted,
+            hold: status.hold.map(|hold| HoldPart {
+                drops: hold.drops,
+                since_ms: hold.since_ms,
+                without_copy: hold.dropped,
+                without_copy_bytes: hold.dropped_bytes,
+                copies_to_drop: hold.undropped,
+                retired: hold.held,
+                retired_bytes: hold.held_bytes,
+                retired_since_ms: hold.held_since_ms,
+            }),
             generations_written: status.generations_written,
             rows_restored: status.rows_restored,
             rows_failed: status.rows_failed,
@@ -362,6 +394,7 @@ impl ParityPart {
                 self.broken
             ));
         }
+        lines.extend(self.hold.iter().flat_map(HoldPart::lines));
         if self.undeleted > 0 {
             lines.push(format!(
                 "parities: {} objects of older generations cannot be deleted with these credentials; their groups are not changed until firn-cleaner \
@@ -371,6 +404,33 @@ impl ParityPart {
         }
         if let Some(error) = &self.last_error {
             lines.push(format!("parities: last error: {error}"));
+        }
+        lines
+    }
+}
+
+impl HoldPart {
+    fn lines(&self) -> Vec<String> {
+        let size = crate::report::size;
+        let mut lines = vec![format!(
+            "parities: {} members with {} have no copy: this store alone cannot bring the volume back; {}",
+            self.without_copy,
+            size(self.without_copy_bytes),
+            match (self.drops, self.copies_to_drop) {
+                (true, 0) => "copies go as groups are made".into(),
+                (true, left) => format!(
+                    "{left} copies are still to go, by firn-cleaner mirror or whoever else may delete here"
+                ),
+                (false, _) => "copies come back".to_owned(),
+            }
+        )];
+        if let Some(since_ms) = self.retired_since_ms {
+            lines.push(format!(
+                "parities: {} retired segments with {} wait in the first store until their groups are written without them, the oldest since {}",
+                self.retired,
+                size(self.retired_bytes),
+                crate::snapshots::utc(since_ms)
+            ));
         }
         lines
     }

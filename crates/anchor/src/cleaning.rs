@@ -504,7 +504,7 @@ pub(crate) fn cursor_bytes(after: Option<SegmentId>) -> Bytes {
     writer.finish().into()
 }
 
-fn read_doomed(
+pub(crate) fn read_doomed(
     segment: SegmentId,
     version: TupleVersion,
     bytes: &[u8],

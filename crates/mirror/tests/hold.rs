@@ -9,7 +9,7 @@ use firn_anchor::{Anchor, HoldChange};
 use firn_cleaner::{Cleaner, Limits, Report};
 use firn_env::{Env, mutants::planting};
 use firn_format::SegmentId;
-use firn_mirror::{Copies, Grouping};
+use firn_mirror::{Copies, Grouping, NoLocalCopies};
 use firn_parity::{GroupHead, GroupName, Part, row_hash};
 use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
 use std::{
@@ -483,50 +483,49 @@ impl Store for Failing {
     }
 }
 
+/// Stops after so many changes of the second store; whether nothing was left to change.
+fn stopped_after(steps: u64) -> bool {
+    simulate(move |env| async move {
+        let world = cold(&env, 12).await;
+        let left = Arc::new(AtomicU64::new(steps));
+        let world = world.kept(DROP, |store| Arc::new(Failing { store, left }));
+        let mut is_over = world.mirror.group().await.is_ok();
+        check(&world).await.unwrap();
+        // A member is retired, and a cleaner runs, wherever it stopped.
+        world.retire(3, true).await;
+        clean(&world).await;
+        check(&world).await.unwrap();
+        env.sleep(KEEP).await;
+        is_over &= world.mirror.compare(&NoLocalCopies).await.is_ok();
+        is_over &= world.mirror.group().await.is_ok();
+        clean(&world).await;
+        check(&world).await.unwrap();
+        let world = world.kept(DROP, |second| second);
+        for _ in 0..2 {
+            env.sleep(2 * AFTER + KEEP).await;
+            world.compare().await;
+            world.mirror.group().await.unwrap();
+            clean(&world).await;
+            check(&world).await.unwrap();
+        }
+        let status = world.mirror.parity().status();
+        let hold = status.hold.expect("in force");
+        assert_eq!(
+            (status.members, hold.dropped, hold.held),
+            (11, 11, 0),
+            "{steps}: {status:?}"
+        );
+        assert!(!segments_of(&world.first).contains(&id(3)), "{steps}");
+        is_over
+    })
+}
+
 #[test]
 fn who_stops_after_any_change_leaves_nothing_that_is_in_one_store_alone_and_in_no_group() {
-    simulate(|env| async move {
-        let mut steps = 0;
-        loop {
-            let world = cold(&env, 12).await;
-            let left = Arc::new(AtomicU64::new(steps));
-            let counted = left.clone();
-            let failing = |store| -> Arc<dyn Store> {
-                Arc::new(Failing {
-                    store,
-                    left: counted,
-                })
-            };
-            let mut world = world.kept(DROP, failing);
-            let mut is_over = world.mirror.group().await.is_ok();
-            check(&world).await.unwrap();
-            // A member is retired, and a cleaner runs, wherever it stopped.
-            world.retire(3, false).await;
-            clean(&world).await;
-            check(&world).await.unwrap();
-            env.sleep(KEEP).await;
-            is_over &= world.mirror.compare(&firn_mirror::NoLocalCopies).await.is_ok();
-            is_over &= world.mirror.group().await.is_ok();
-            clean(&world).await;
-            check(&world).await.unwrap();
-            world = world.kept(DROP, |second| second);
-            for _ in 0..3 {
-                env.sleep(2 * AFTER + KEEP).await;
-                world.compare().await;
-                world.mirror.group().await.unwrap();
-                clean(&world).await;
-                check(&world).await.unwrap();
-            }
-            let status = world.mirror.parity().status();
-            let hold = status.hold.expect("in force");
-            assert_eq!((status.members, hold.dropped, hold.held), (11, 11, 0), "{steps}: {status:?}");
-            assert!(!segments_of(&world.first).contains(&id(3)), "{steps}");
-            if is_over {
-                println!("stopped after each of {steps} changes of the second store");
-                break;
-            }
-            steps += 1;
-        }
-        assert!(steps > 20, "{steps}");
-    });
+    let mut steps = 0;
+    while !stopped_after(steps) {
+        steps += 1;
+    }
+    println!("stopped after each of {steps} changes of the second store");
+    assert!(steps > 20, "{steps}");
 }

@@ -530,6 +530,11 @@ fn cleaning(out: &mut Families, snapshot: &Snapshot) {
         cleaner.held_segments,
     );
     out.gauge(
+        "cleaner_hold_segments",
+        "Retired segments that wait until the parity groups in the second store are written without them.",
+        cleaner.hold_segments,
+    );
+    out.gauge(
         "cleaner_damaged_objects",
         "Damaged objects that the last run met.",
         cleaner.damaged_objects,

@@ -107,6 +107,37 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         "Parity groups that cannot be changed: damaged, of a newer version, or with more losses than they make up for.",
         parity.broken,
     );
+    let hold = parity.hold.clone().unwrap_or_default();
+    out.gauge(
+        "second_store_parity_without_copy",
+        "Members of parity groups that the first store alone has.",
+        hold.without_copy,
+    );
+    out.gauge(
+        "second_store_parity_without_copy_bytes",
+        "Bytes of the members of parity groups that the first store alone has.",
+        hold.without_copy_bytes,
+    );
+    out.gauge(
+        "second_store_parity_copies_to_drop",
+        "Members of parity groups whose copy is to go and did not yet.",
+        hold.copies_to_drop,
+    );
+    out.gauge(
+        "second_store_parity_hold_segments",
+        "Retired segments that wait in the first store until their parity groups are written without them.",
+        hold.retired,
+    );
+    out.gauge(
+        "second_store_parity_hold_bytes",
+        "Bytes of the retired segments that wait for parity groups.",
+        hold.retired_bytes,
+    );
+    out.gauge(
+        "second_store_parity_hold_since_timestamp_seconds",
+        "Since when the oldest retired segment waits for parity groups; 0 if none does.",
+        hold.retired_since_ms.unwrap_or(0) as f64 / 1e3,
+    );
     out.counter(
         "second_store_parity_rows_restored_total",
         "Rows of 64 KiB that were computed from parity groups.",

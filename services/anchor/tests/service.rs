@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use firn_anchor::{
     Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningNote, Listing, OwnerId, Ownership,
-    RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+    HoldChange, RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
 use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};
@@ -154,6 +154,7 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         AnchorCall::ListRounds { after: 0, limit: 1 },
         AnchorCall::CleanerCursor { sweep: Sweep::Log },
         AnchorCall::CleaningAccount {},
+        AnchorCall::Hold {},
     ];
     let edges = [
         AnchorCall::CreateFamily {
@@ -208,6 +209,18 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         },
         AnchorCall::ForgetDoomed {
             segment: seen.clone(),
+        },
+        AnchorCall::ChangeHold {
+            seen: None,
+            round: None,
+            change: HoldChange::Begin,
+            changed_at_ms: 0,
+            change_id: [0; 16],
+        },
+        AnchorCall::ReleaseDoomed {
+            hold: ItemVersion(1),
+            segments: vec![seen.clone()],
+            released_at_ms: 0,
         },
         AnchorCall::ChangeRetired {
             segment: seen,

@@ -320,6 +320,8 @@ async fn an_edge_may_not_do_what_cleaners_do() {
         } }),
         json!({ "see_doomed": { "segments": [seen], "seen_at_ms": 1 } }),
         json!({ "forget_doomed": { "segment": seen } }),
+        json!({ "change_hold": { "change": "begin", "changed_at_ms": 1, "change_id": "00".repeat(16) } }),
+        json!({ "release_doomed": { "hold": "1", "segments": [seen], "released_at_ms": 1 } }),
         json!({ "change_retired": { "segment": seen } }),
         json!({ "set_cleaner_cursor": { "sweep": "log" } }),
     ] {

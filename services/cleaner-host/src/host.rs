@@ -2,7 +2,7 @@
 
 mod mirror;
 
-pub use mirror::{Mirrored, Second};
+pub use mirror::{Grouped, Mirrored, Second};
 
 use crate::{
     RootsAt, Settings, Target, Work,

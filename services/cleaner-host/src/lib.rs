@@ -23,7 +23,7 @@ mod target;
 mod work;
 
 pub use anchor_at::AnchorAt;
-pub use host::{Cleaned, Failed, Host, HostError, Mirrored, Round, Second};
+pub use host::{Cleaned, Failed, Grouped, Host, HostError, Mirrored, Round, Second};
 pub use log::start_log;
 pub use settings::{PREFIX, RootsAt, Settings, SettingsError};
 pub use target::Target;

@@ -287,6 +287,7 @@ async fn what_a_bucket_lost_is_repaired_where_the_service_keeps_the_roots() {
             compare_every: Duration::from_secs(3600),
         },
         repairs,
+        grouping: None,
     };
     let target = Target {
         volume: Some(office.volume),

@@ -4,7 +4,7 @@ use firn_cleaner::Limits;
 use firn_cleaner_host::{AnchorAt, RootsAt, Second, Settings, Target};
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
-use firn_mirror::MirrorOptions;
+use firn_mirror::{Copies, Grouping, MirrorOptions};
 use firn_quantity::Span;
 use firn_store::{ProviderPrices, StoreUrl};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -46,6 +46,21 @@ pub struct Config {
     /// The store that mirrors the bucket.
     #[serde(default)]
     pub second: Option<SecondSection>,
+    /// Parity groups of cold segments in it.
+    #[serde(default)]
+    pub parity: Option<ParitySection>,
+}
+
+/// How parity groups are kept.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParitySection {
+    /// How long a segment must have been in the second store.
+    #[serde(default = "thirty_days")]
+    after: Span,
+    /// What becomes of members' copies; without it, as the table says.
+    #[serde(default, deserialize_with = "some_from_text")]
+    copies: Option<Copies>,
 }
 
 /// Where the mirror is, and how it is kept.
@@ -77,8 +92,7 @@ fn yes() -> bool {
 }
 
 impl SecondSection {
-    /// What a host of the cleaner needs of it.
-    pub fn second(&self) -> Second {
+    fn second(&self, parity: Option<&ParitySection>) -> Second {
         Second {
             store: self.store.clone(),
             options: MirrorOptions {
@@ -86,6 +100,10 @@ impl SecondSection {
                 compare_every: self.compare_every.0,
             },
             repairs: self.repair,
+            grouping: parity.map(|parity| Grouping {
+                after: parity.after.0,
+                copies: parity.copies,
+            }),
         }
     }
 
@@ -96,16 +114,16 @@ impl SecondSection {
                     .into(),
             );
         }
-        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3660 * 86_400));
-        for (name, span) in [
-            ("keep_deleted", self.keep_deleted),
-            ("compare_every", self.compare_every),
-        ] {
-            if !(least..=most).contains(&span.0) {
-                return Err(format!("second.{name} must be between 1 s and 87840 h"));
-            }
-        }
-        Ok(())
+        check_span("second.keep_deleted", self.keep_deleted)?;
+        check_span("second.compare_every", self.compare_every)
+    }
+}
+
+fn check_span(name: &str, span: Span) -> Result<(), String> {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3660 * 86_400));
+    match (least..=most).contains(&span.0) {
+        true => Ok(()),
+        false => Err(format!("{name} must be between 1 s and 87840 h")),
     }
 }
 
@@ -135,7 +153,22 @@ impl Config {
         if let Some(second) = &config.second {
             second.check(&config.store)?;
         }
+        config.check_parity()?;
         Ok(config)
+    }
+
+    fn check_parity(&self) -> Result<(), String> {
+        match (&self.parity, &self.second) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err("[parity] needs [second]: parities lie in the second store".into()),
+            (Some(parity), Some(_)) => check_span("parity.after", parity.after),
+        }
+    }
+
+    /// What a host of the cleaner needs of the second store, if there is one.
+    pub fn second(&self) -> Option<Second> {
+        let section = self.second.as_ref()?;
+        Some(section.second(self.parity.as_ref()))
     }
 
     /// The prices that reports are shown with.
@@ -251,10 +284,16 @@ mod tests {
         assert_eq!(config.roots, None);
         assert!(shown.roots.is_some() && shown.metrics.is_some());
         assert!(config.second.is_none());
-        let second = shown.second.expect("shown");
+        let second = shown.second.as_ref().expect("shown");
         second.check(&shown.store).expect("another bucket");
         assert_eq!(second.keep_deleted, thirty_days());
         assert_eq!((second.compare_every, second.repair), (an_hour(), yes()));
+        let parity = shown.parity.as_ref().expect("shown");
+        assert_eq!(
+            (parity.after, parity.copies),
+            (thirty_days(), Some(Copies::Keep))
+        );
+        assert!(config.parity.is_none());
     }
 
     #[test]
@@ -273,6 +312,24 @@ mod tests {
         ] {
             let section: SecondSection = toml::from_str(text).expect(text);
             let error = section.check(&first).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn parities_that_cannot_be_meant_are_refused() {
+        let second = "[second]\nstore = \"file:///m\"\n";
+        for (text, why) in [
+            ("[parity]\n".to_owned(), "needs [second]"),
+            (format!("{second}[parity]\nafter = \"0 s\"\n"), "parity.after"),
+            (
+                format!("{second}[parity]\ncopies = \"shed\"\n"),
+                "either \"keep\" or \"drop\"",
+            ),
+        ] {
+            let read = toml::from_str::<Config>(&format!("{EXAMPLE}\n{text}"));
+            let error = read.map_err(|error| error.to_string());
+            let error = error.and_then(|config| config.check_parity()).expect_err(&text);
             assert!(error.contains(why), "{text}: {error}");
         }
     }

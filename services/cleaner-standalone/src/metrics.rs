@@ -1,7 +1,7 @@
 //! The figures of runs that follow each other, for Prometheus: under the names that the cleaner inside an edge has, so that one alert is for both.
 
 use firn_cleaner::Report;
-use firn_cleaner_host::{Cleaned, Mirrored};
+use firn_cleaner_host::{Cleaned, Grouped, Mirrored};
 use firn_metrics::{Exposition, Metrics};
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +25,8 @@ struct Counts {
     listed_bytes: u64,
     waiting_segments: u64,
     held_segments: u64,
+    hold_segments: u64,
+    hold_since_ms: i64,
     damaged_objects: u64,
     missing_segments: u64,
     second: SecondCounts,
@@ -39,6 +41,7 @@ struct SecondCounts {
     damaged: u64,
     held: u64,
     copied_bytes: u64,
+    parity: Grouped,
 }
 
 impl Counts {
@@ -49,6 +52,8 @@ impl Counts {
         self.listed_bytes = report.listed_bytes;
         self.waiting_segments = report.waiting_segments;
         self.held_segments = report.held.count;
+        self.hold_segments = report.hold_segments;
+        self.hold_since_ms = report.hold_since_ms.unwrap_or(0);
         self.damaged_objects = report.damaged.len() as u64 + report.damaged_more;
         self.missing_segments = report.missing.count;
     }
@@ -84,6 +89,7 @@ impl Figures {
         second.damaged = mirrored.damaged + mirrored.lost_others;
         second.held = mirrored.held;
         second.copied_bytes += mirrored.copied_bytes;
+        second.parity = mirrored.parity.clone().unwrap_or_default();
         counts.cost_nanodollars += mirrored.cost_nanodollars;
     }
 
@@ -115,6 +121,8 @@ fn expose(out: &mut Exposition<'_>, counts: &Counts) {
         gauge   listed_bytes                   = counts.listed_bytes,                        "Segments in the part of the log that the last run listed.";
         gauge   waiting_segments               = counts.waiting_segments,                    "Retired segments whose grace is not over.";
         gauge   held_segments                  = counts.held_segments,                       "Segments that the store does not let the cleaner delete.";
+        gauge   hold_segments                  = counts.hold_segments,                       "Retired segments that wait until the parity groups in the second store are written without them.";
+        gauge   hold_since_timestamp_seconds   = seconds(counts.hold_since_ms),              "Since when the oldest of them waits; 0 if none does.";
         gauge   damaged_objects                = counts.damaged_objects,                     "Damaged objects that the last run met.";
         gauge   missing_segments               = counts.missing_segments,                    "Segments that the last run found neither in the bucket nor retired.";
         counter second_store_failures_total    = counts.second.failures,                     "Comparisons with the second store that came to no end.";
@@ -122,6 +130,9 @@ fn expose(out: &mut Exposition<'_>, counts: &Counts) {
         gauge   second_store_lost_segments     = counts.second.lost_segments,                "Segments that the first store lost and that are not written anew: they wait, or are beyond repair.";
         gauge   second_store_damaged           = counts.second.damaged,                      "Members that are damaged in the second store, or lost from the first and no segments.";
         gauge   second_store_held              = counts.second.held,                         "Members that the second store does not let the cleaner delete.";
+        gauge   second_store_parity_members    = counts.second.parity.members,               "Segments in parity groups of the second store.";
+        gauge   second_store_parity_broken     = counts.second.parity.broken,                "Parity groups that cannot be changed.";
+        gauge   second_store_parity_without_copy = counts.second.parity.without_copy,        "Members of parity groups that the first store alone has.";
         counter second_store_copied_bytes_total = counts.second.copied_bytes,                "Bytes copied into the second store.";
         counter dollars_total                  = counts.cost_nanodollars as f64 / NANOS,     "What its requests and transfers cost at list prices.";
     }

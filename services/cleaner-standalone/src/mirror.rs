@@ -24,12 +24,12 @@ async fn told(
     prices: &ProviderPrices,
     config: &Config,
 ) -> Result<Mirrored, Failure> {
-    let Some(second) = &config.second else {
+    let Some(second) = config.second() else {
         return Err(usage(
             "there is no second store: name one in the section [second] of the configuration",
         ));
     };
-    let mirrored = host.mirror(target, &second.second()).await.map_err(failure)?;
+    let mirrored = host.mirror(target, &second).await.map_err(failure)?;
     println!(
         "{}",
         json!({
@@ -84,7 +84,7 @@ impl Due {
         config: &Config,
         figures: &Figures,
     ) {
-        let (Some(next), Some(second)) = (self.next, &config.second) else {
+        let (Some(next), Some(second)) = (self.next, config.second()) else {
             return;
         };
         if host.env().now() < next {
@@ -93,7 +93,7 @@ impl Due {
         let outcome = told(host, target, prices, config).await;
         figures.count_mirror(outcome.as_ref().ok(), host.env().wall().as_millis());
         if outcome.is_ok() {
-            self.next = Some(host.env().now().after(second.second().options.compare_every));
+            self.next = Some(host.env().now().after(second.options.compare_every));
         }
         if let Err(failure) = outcome.and_then(|mirrored| verdict(&mirrored)) {
             eprintln!("firn-cleaner: {}", failure.message);

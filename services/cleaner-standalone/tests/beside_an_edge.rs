@@ -4,8 +4,9 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
-use firn_integration::Tree;
-use firn_rig::{Client, EXPORT, Edge};
+mod written;
+
+use firn_rig::{Client, EXPORT};
 use firn_table::{Condition, RedbTable, Table as _, Write as TableWrite};
 use std::{
     collections::BTreeMap,
@@ -15,105 +16,10 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
+use written::{Written, answer, log_of, names, run, segments};
 
 /// Far longer than a run takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The family whose log lies below the store's directory, and the bytes of its segments.
-fn log_of(store: &Path) -> (String, u64) {
-    let mut families = std::fs::read_dir(store)
-        .expect("a store")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.join("log").is_dir());
-    let family = families.next().expect("a family");
-    assert_eq!(families.next(), None, "one family");
-    let mut bytes = 0;
-    for writer in std::fs::read_dir(family.join("log")).expect("a log") {
-        for segment in std::fs::read_dir(writer.expect("an entry").path()).expect("a writer's log") {
-            bytes += segment.expect("an entry").metadata().expect("a segment").len();
-        }
-    }
-    let name = family.file_name().expect("a name").to_str().expect("hexadecimal");
-    (name.to_owned(), bytes)
-}
-
-/// The cleaner's program: what `FIRN_CLEANER` names, or what was built with this test.
-fn cleaner() -> PathBuf {
-    let other = std::env::var_os("FIRN_CLEANER");
-    other
-        .unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-cleaner").into())
-        .into()
-}
-
-fn run(config: &PathBuf, command: &str) -> serde_json::Value {
-    let output = Command::new(cleaner())
-        .arg("--config")
-        .arg(config)
-        .arg(command)
-        .output()
-        .expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
-    serde_json::from_slice(&output.stdout).expect("one line of JSON")
-}
-
-/// A volume whose edge has stopped, the tree in it, and a configuration of the cleaner with `more` in it.
-struct Written {
-    place: tempfile::TempDir,
-    edge: Edge,
-    tree: Tree,
-    config: PathBuf,
-    family: String,
-    /// Of all segments.
-    bytes: u64,
-}
-
-impl Written {
-    /// `rewritten` times sixty files are written over, then forty written once.
-    async fn new(rewritten: usize, more: &str) -> Self {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let binary = Edge::binary().expect("the edge's program");
-        let mut edge = Edge::format_local(binary, place.path(), |_| {})
-            .await
-            .expect("a new volume");
-        edge.start().await.expect("it serves");
-        let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
-        let mut tree = Tree::default();
-        for time in 0..rewritten {
-            tree.write(&mut client, "rewritten", 60, 300_000, &time.to_string())
-                .await
-                .expect("files");
-            edge.sync().await.expect("everything in the store");
-        }
-        tree.write(&mut client, "kept", 40, 300_000, "")
-            .await
-            .expect("files");
-        drop(client);
-        edge.sync().await.expect("everything in the store");
-        edge.stop().await.expect("a clean end");
-        let store = place.path().join("store");
-        let (family, bytes) = log_of(&store);
-        let config = place.path().join("firn-cleaner.toml");
-        let text = format!(
-            "family = \"{family}\"\nstore = \"file://{}\"\ntable = \"redb:{}\"\n{more}",
-            store.display(),
-            place.path().join("table.redb").display()
-        );
-        std::fs::write(&config, text).expect("a configuration");
-        Self {
-            place,
-            edge,
-            tree,
-            config,
-            family,
-            bytes,
-        }
-    }
-
-    fn store(&self) -> PathBuf {
-        self.place.path().join("store")
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterwards() {
@@ -309,31 +215,6 @@ fn audit(config: &PathBuf, more: &[&str]) -> (Option<i32>, serde_json::Value, St
     answer(config, &[&["audit"], more].concat())
 }
 
-/// The same of any command.
-fn answer(config: &PathBuf, command: &[&str]) -> (Option<i32>, serde_json::Value, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
-        .arg("--config")
-        .arg(config)
-        .args(command)
-        .output()
-        .expect("the program starts");
-    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), report, said)
-}
-
-/// The segments below the store's directory, the largest last.
-fn segments(store: &Path, family: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for writer in std::fs::read_dir(store.join(family).join("log")).expect("a log") {
-        for segment in std::fs::read_dir(writer.expect("an entry").path()).expect("a writer's log") {
-            found.push(segment.expect("an entry").path());
-        }
-    }
-    found.sort_by_key(|path| path.metadata().expect("a segment").len());
-    found
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_without_keys_finds_what_the_bucket_lost() {
     let written = Written::new(0, "").await;
@@ -386,15 +267,6 @@ async fn somebody_without_keys_finds_what_the_bucket_lost() {
     let (code, report, said) = audit(&config, &["--budget", "0"]);
     assert_eq!(code, Some(1), "{report}");
     assert!(said.contains("not everything was asked"), "{said}");
-}
-
-/// The names of all segments below a store's directory, with their lengths.
-fn names(store: &Path, family: &str) -> BTreeMap<PathBuf, u64> {
-    let name = |path: PathBuf| {
-        let length = path.metadata().expect("a segment").len();
-        (path.strip_prefix(store).expect("below it").to_owned(), length)
-    };
-    segments(store, family).into_iter().map(name).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,7 +26,7 @@ use firn_format::SegmentId;
 use firn_parity::{Member, row_hash};
 use firn_store::StoreError;
 use futures::stream::{self, StreamExt};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 /// Doomed segments listed with one query.
 const PAGE: usize = 1000;
@@ -41,6 +41,20 @@ pub enum Copies {
     Keep,
     /// They go once their group is there.
     Drop,
+}
+
+impl FromStr for Copies {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "keep" => Ok(Self::Keep),
+            "drop" => Ok(Self::Drop),
+            other => Err(format!(
+                "copies are either \"keep\" or \"drop\", not {other:?}"
+            )),
+        }
+    }
 }
 
 /// How parity groups are kept.

@@ -198,6 +198,33 @@ impl Parity {
         Ok(seen)
     }
 
+    /// Members that neither store lists, and bytes of them: whether a store that was a second one can stand alone.
+    ///
+    /// # Errors
+    /// Those of the stores.
+    pub async fn lacking(&self) -> Result<(u64, u64), StoreError> {
+        self.refresh().await?;
+        let mut lacking: BTreeMap<SegmentId, u64> = {
+            let state = self.lock();
+            let groups = state.index.groups.values();
+            let members = groups.flat_map(|known| &known.head.members);
+            members
+                .map(|member| (member.segment, u64::from(member.bytes)))
+                .collect()
+        };
+        for store in [&self.inner.second, &self.inner.first] {
+            if lacking.is_empty() {
+                break;
+            }
+            let mut listed = Segments(Listing::new(store, format!("{}/log/", self.family())));
+            while let Some(segment) = listed.peek().await? {
+                lacking.remove(&segment);
+                listed.0.take();
+            }
+        }
+        Ok((lacking.len() as u64, lacking.values().sum()))
+    }
+
     /// Bytes of a member, as its group says.
     fn bytes_in(&self, group: u64, segment: SegmentId) -> Option<u64> {
         let state = self.lock();

@@ -4,7 +4,7 @@
 use super::{Host, HostError};
 use crate::Target;
 use firn_cleaner::{CleanError, Cleaner, Repair};
-use firn_mirror::{Mirror, MirrorError, MirrorOptions, NoLocalCopies, Queue};
+use firn_mirror::{Grouping, Mirror, MirrorError, MirrorOptions, NoLocalCopies, Parity, ParityStatus, Queue};
 use firn_store::{Route, StoreUrl};
 use serde::Serialize;
 use std::{collections::BTreeSet, sync::Arc};
@@ -21,6 +21,60 @@ pub struct Second {
     pub options: MirrorOptions,
     /// Whether what the first store lost is written anew.
     pub repairs: bool,
+    /// How parity groups of cold segments are kept; `None`: none are made.
+    pub grouping: Option<Grouping>,
+}
+
+/// How the parity groups stand after a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Grouped {
+    /// Groups.
+    pub groups: u64,
+    /// Segments in them.
+    pub members: u64,
+    /// Bytes of these.
+    pub member_bytes: u64,
+    /// Bytes of the groups' objects.
+    pub parity_bytes: u64,
+    /// Segments that are cold and in no group yet.
+    pub waiting: u64,
+    /// Members that neither store has and nobody retired; they are among `lost_segments`.
+    pub absent: u64,
+    /// Groups that cannot be changed.
+    pub broken: u64,
+    /// Members without a copy in the second store.
+    pub without_copy: u64,
+    /// Bytes of these.
+    pub without_copy_bytes: u64,
+    /// Members whose copy is to go and did not yet.
+    pub copies_to_drop: u64,
+    /// Retired segments that cleaners keep in the first store until their groups are written without them.
+    pub hold_segments: u64,
+    /// Bytes of these.
+    pub hold_bytes: u64,
+    /// Since when the oldest of them is held, milliseconds since 1970.
+    pub hold_since_ms: Option<i64>,
+}
+
+impl Grouped {
+    fn of(status: &ParityStatus) -> Self {
+        let hold = status.hold.unwrap_or_default();
+        Self {
+            groups: status.groups,
+            members: status.members,
+            member_bytes: status.member_bytes,
+            parity_bytes: status.parity_bytes,
+            waiting: status.waiting,
+            absent: status.absent,
+            broken: status.broken,
+            without_copy: hold.dropped,
+            without_copy_bytes: hold.dropped_bytes,
+            copies_to_drop: hold.undropped,
+            hold_segments: hold.held,
+            hold_bytes: hold.held_bytes,
+            hold_since_ms: hold.held_since_ms,
+        }
+    }
 }
 
 /// One comparison of both stores, and what followed from it. Counts are of members: segments, forwarding records, key rings, statements, reports.
@@ -60,6 +114,8 @@ pub struct Mirrored {
     pub deleted: u64,
     /// What it would not delete: a lock, a missing permission.
     pub held: u64,
+    /// Absent if no parity groups are kept.
+    pub parity: Option<Grouped>,
     /// What the requests to both stores and the table cost, in 10⁻⁹ dollars; what leaves the first store's region is not in it, since this program
     /// is beside it.
     pub cost_nanodollars: u64,
@@ -113,10 +169,20 @@ impl Host {
             anchor.clone(),
             Arc::<Queue>::default(),
             wanted.options,
+        )
+        .with_parity(
+            Parity::new(
+                &self.env,
+                (first.store.clone(), second.store.clone()),
+                anchor.family(),
+            ),
+            wanted.grouping,
         );
         mirror.check().await.map_err(|error| failed(error.into()))?;
         let found = mirror.compare(&NoLocalCopies).await.map_err(failed)?;
+        mirror.group().await.map_err(failed)?;
         let lost: BTreeSet<_> = mirror.suspects().into_keys().collect();
+        let lost_segments = lost.len();
         let repair = match wanted.repairs && has_root && !lost.is_empty() {
             true => {
                 let limits = self.settings.limits.clone();
@@ -150,7 +216,7 @@ impl Host {
             member_bytes: found.bytes,
             copied: found.copied,
             copied_bytes: mirror.status().copied_bytes,
-            lost_segments: found.lost_segments,
+            lost_segments: lost_segments as u64,
             repaired: repair.repaired.len() as u64,
             repaired_bytes: repair.moved_bytes,
             unneeded: (repair.unneeded.len() + repair.retired.len()) as u64,
@@ -167,6 +233,9 @@ impl Host {
             kept_deleted: found.waiting + found.marked,
             deleted: found.deleted,
             held: found.held,
+            parity: wanted
+                .grouping
+                .map(|_| Grouped::of(&mirror.parity().status())),
             cost_nanodollars: stores.saturating_add(opened.roots.nano_dollars() - table_before),
             took_ms: u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX),
         };
