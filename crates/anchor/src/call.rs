@@ -13,8 +13,8 @@
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
 use crate::{
-    CleaningNote, HandoverChange, HoldChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep, TupleVersion,
-    VolumeChange, WriterTenure, text,
+    CleaningNote, HandoverChange, HoldChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep,
+    TupleVersion, VolumeChange, WriterTenure, text,
 };
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -1,6 +1,8 @@
 //! The marks of tuples: random, drawn for a change, by which it is recognised when its answer was lost.
 
-use crate::{CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Hold, Proposal, TupleError, VolumeTuple};
+use crate::{
+    CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Hold, Proposal, TupleError, VolumeTuple,
+};
 
 /// Reads a tuple's mark.
 pub(crate) type ReadMark = fn(&[u8]) -> Result<[u8; 16], TupleError>;

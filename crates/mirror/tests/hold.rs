@@ -111,9 +111,7 @@ async fn check(world: &World) -> Result<(), String> {
             let key = ObjectKey::new(&member.segment.key(&FAMILY));
             let (ours, copy) = (world.first.get(&key).await, world.second.get(&key).await);
             let is_right = |found: &Result<Bytes, StoreError>| {
-                found
-                    .as_ref()
-                    .is_ok_and(|found| row_hash(found) == member.hash)
+                found.as_ref().is_ok_and(|found| row_hash(found) == member.hash)
             };
             if !is_right(&ours) && !is_right(&copy) {
                 return Err(format!(
@@ -253,10 +251,7 @@ fn retired_members() -> Result<(), String> {
         world.mirror.group().await.unwrap();
         let hold = world.mirror.parity().status().hold.expect("in force");
         assert_eq!(hold.held, 4, "they are kept as long as ever: {hold:?}");
-        assert!(
-            hold.held_bytes > 0 && hold.held_since_ms.is_some(),
-            "{hold:?}"
-        );
+        assert!(hold.held_bytes > 0 && hold.held_since_ms.is_some(), "{hold:?}");
         clean(&world).await;
         check(&world).await?;
         // As many losses of a row as it has parities, beside them.
@@ -293,10 +288,7 @@ fn what_is_retired_is_held_until_its_group_has_a_generation_without_it() {
     retired_members().unwrap();
     for bug in ["cleaner.hold_ignored", "mirror.member_released"] {
         let outcome = std::panic::catch_unwind(|| planting(Some(bug), retired_members));
-        assert!(
-            !matches!(outcome, Ok(Ok(()))),
-            "{bug} must be noticed"
-        );
+        assert!(!matches!(outcome, Ok(Ok(()))), "{bug} must be noticed");
     }
 }
 
@@ -320,10 +312,7 @@ fn a_copy_goes_after_its_generation_and_only_if_the_first_store_has_its_bytes() 
     drop_in_order().unwrap();
     for bug in ["mirror.dropped_before_the_generation", "mirror.dropped_unread"] {
         let outcome = std::panic::catch_unwind(|| planting(Some(bug), drop_in_order));
-        assert!(
-            !matches!(outcome, Ok(Ok(()))),
-            "{bug} must be noticed"
-        );
+        assert!(!matches!(outcome, Ok(Ok(()))), "{bug} must be noticed");
     }
 }
 
@@ -438,7 +427,9 @@ struct Failing {
 
 impl Failing {
     fn change(&self) -> Result<(), StoreError> {
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let left = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         match left {
             Ok(_) => Ok(()),
             Err(_) => Err(StoreError::Unavailable {

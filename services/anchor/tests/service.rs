@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use firn_anchor::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningNote, Listing, OwnerId, Ownership,
-    HoldChange, RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningNote, HoldChange, Listing, OwnerId,
+    Ownership, RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
 use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};

@@ -289,10 +289,7 @@ mod tests {
         assert_eq!(second.keep_deleted, thirty_days());
         assert_eq!((second.compare_every, second.repair), (an_hour(), yes()));
         let parity = shown.parity.as_ref().expect("shown");
-        assert_eq!(
-            (parity.after, parity.copies),
-            (thirty_days(), Some(Copies::Keep))
-        );
+        assert_eq!((parity.after, parity.copies), (thirty_days(), Some(Copies::Keep)));
         assert!(config.parity.is_none());
     }
 

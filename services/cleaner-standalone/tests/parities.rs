@@ -148,14 +148,24 @@ async fn a_second_store_of_parities_gives_back_what_the_first_lost_and_cleaners_
     let held = report["hold_segments"].as_u64().expect("a number");
     assert!(held > 3, "{report}");
     let after = segments(&store, &family);
-    assert!(before.iter().all(|segment| after.contains(segment)), "nothing went");
+    assert!(
+        before.iter().all(|segment| after.contains(segment)),
+        "nothing went"
+    );
     let report = wanted.mirror().await;
-    assert_eq!(report["parity"]["hold_segments"], held - 3, "they stay for keep_deleted, but what is gone: {report}");
+    assert_eq!(
+        report["parity"]["hold_segments"],
+        held - 3,
+        "they stay for keep_deleted, but what is gone: {report}"
+    );
     let report = run(&wanted.config, "run")["report"].clone();
 
     wanted.write("1 s", "copies = \"drop\"");
     let report_of_mirror = wanted.mirror().await;
-    assert_eq!(report_of_mirror["parity"]["hold_segments"], 0, "{report}: {report_of_mirror}");
+    assert_eq!(
+        report_of_mirror["parity"]["hold_segments"], 0,
+        "{report}: {report_of_mirror}"
+    );
     let report = run(&wanted.config, "run")["report"].clone();
     assert!(report["deleted_segments"].as_u64() >= Some(held - 3), "{report}");
     assert_eq!(report["hold_segments"], 0, "{report}");

@@ -59,7 +59,9 @@ impl TableBackend {
                 vec![round, self.delete(HOLD, seen)]
             }
             (HoldChange::End, Some(_)) => {
-                return Err(limited("a hold ends once copies came back, not while they go".into()));
+                return Err(limited(
+                    "a hold ends once copies came back, not while they go".into(),
+                ));
             }
             (HoldChange::Begin, Some(_)) => return Err(limited("a hold is in force".into())),
             (HoldChange::Drop | HoldChange::Restore | HoldChange::End, None) => {

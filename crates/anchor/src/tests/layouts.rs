@@ -2,9 +2,9 @@
 
 use super::support::Dice;
 use crate::{
-    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Hold, Owner, OwnerId,
-    Proposal, RememberedRoot, RetainedRoot, RetiredSegment, RetirementRound, Root, TupleError, UsageChange,
-    VolumeChange, VolumeTuple, Want, WriterTenure, WriterTuple,
+    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Hold, Owner,
+    OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment, RetirementRound, Root, TupleError,
+    UsageChange, VolumeChange, VolumeTuple, Want, WriterTenure, WriterTuple,
     cleaning::{doomed_bytes, held_bytes, read_doomed},
 };
 use firn_env::Random;

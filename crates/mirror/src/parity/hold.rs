@@ -50,9 +50,7 @@ impl FromStr for Copies {
         match word {
             "keep" => Ok(Self::Keep),
             "drop" => Ok(Self::Drop),
-            other => Err(format!(
-                "copies are either \"keep\" or \"drop\", not {other:?}"
-            )),
+            other => Err(format!("copies are either \"keep\" or \"drop\", not {other:?}")),
         }
     }
 }
@@ -288,7 +286,9 @@ impl Parity {
         }
         if !held.drops && seen.dropped == 0 && kept.is_empty() {
             self.env().fault_point("mirror.before_hold_ends").await;
-            let ended = anchor.change_hold(Some(fence), held.round, HoldChange::End).await?;
+            let ended = anchor
+                .change_hold(Some(fence), held.round, HoldChange::End)
+                .await?;
             if ended.is_some() {
                 tracing::info!("all members of parity groups have copies again: nothing is held any more");
                 self.learn_hold(None);

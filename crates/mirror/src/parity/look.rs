@@ -154,8 +154,7 @@ impl Parity {
                     }
                     if retired_ms.is_some() {
                         seen.doomed_copies.insert(segment);
-                    } else if marked_ms.is_none()
-                        && our.is_some_and(|our| our.size_bytes == copy.size_bytes)
+                    } else if marked_ms.is_none() && our.is_some_and(|our| our.size_bytes == copy.size_bytes)
                     {
                         seen.copies.push(segment);
                     }
@@ -233,7 +232,11 @@ impl Parity {
     }
 
     /// Members that the second store does not have: who is not needed leaves, who is in the first is copied by the next comparison.
-    pub(super) async fn judge_absent(&self, anchor: &Anchor, seen: &mut Seen) -> Result<Suspects, MirrorError> {
+    pub(super) async fn judge_absent(
+        &self,
+        anchor: &Anchor,
+        seen: &mut Seen,
+    ) -> Result<Suspects, MirrorError> {
         let family = self.family();
         let mut suspects = Suspects::new();
         for segment in std::mem::take(&mut seen.absent) {

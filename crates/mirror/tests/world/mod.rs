@@ -77,11 +77,7 @@ impl World {
     }
 
     /// The same with parity groups as they are wanted, kept by a process that knows nothing yet.
-    pub fn kept(
-        mut self,
-        grouping: Grouping,
-        layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
-    ) -> Self {
+    pub fn kept(mut self, grouping: Grouping, layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
         let stores = (self.first.clone() as Arc<dyn Store>, layer(self.second.clone()));
         let options = MirrorOptions {
             keep_deleted: KEEP,

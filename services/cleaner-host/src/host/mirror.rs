@@ -233,9 +233,7 @@ impl Host {
             kept_deleted: found.waiting + found.marked,
             deleted: found.deleted,
             held: found.held,
-            parity: wanted
-                .grouping
-                .map(|_| Grouped::of(&mirror.parity().status())),
+            parity: wanted.grouping.map(|_| Grouped::of(&mirror.parity().status())),
             cost_nanodollars: stores.saturating_add(opened.roots.nano_dollars() - table_before),
             took_ms: u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX),
         };

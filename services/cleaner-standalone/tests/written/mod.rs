@@ -138,4 +138,3 @@ pub fn names(store: &Path, family: &str) -> BTreeMap<PathBuf, u64> {
     };
     segments(store, family).into_iter().map(name).collect()
 }
-
