@@ -4,6 +4,7 @@ mod account;
 mod arenas;
 mod cleaning;
 mod histories;
+mod hold;
 mod layouts;
 mod locks;
 mod mutants;

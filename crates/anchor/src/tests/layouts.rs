@@ -2,10 +2,9 @@
 
 use super::support::Dice;
 use crate::{
-    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Hold, Owner,
-    OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment, RetirementRound, Root, TupleError,
-    UsageChange, VolumeChange, VolumeTuple, Want, WriterTenure, WriterTuple,
-    cleaning::{doomed_bytes, held_bytes, read_doomed},
+    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Owner, OwnerId,
+    Proposal, RememberedRoot, RetainedRoot, RetiredSegment, RetirementRound, Root, TupleError, UsageChange,
+    VolumeChange, VolumeTuple, Want, WriterTenure, WriterTuple,
 };
 use firn_env::Random;
 use firn_format::{
@@ -336,35 +335,14 @@ fn the_layouts_of_what_cleaners_and_engines_share_are_these_bytes() {
     old[0] = 1;
     assert_eq!(Proposal::from_bytes(&old), Ok(before));
 
-    for (is_held, begin) in [(false, "014300"), (true, "014301")] {
-        let round = CleanerRound {
-            round: 1,
-            change_id: [2; 16],
-            is_held,
-        };
-        let expected = [begin, "0100000000000000", "02020202020202020202020202020202"].concat();
-        assert_eq!(hex(&round.to_bytes()), expected);
-        assert_eq!(CleanerRound::from_bytes(&round.to_bytes()), Ok(round));
-    }
-    for (drops, begin) in [(false, "014b00"), (true, "014b01")] {
-        let hold = Hold {
-            pass: 3,
-            drops,
-            since_ms: 4,
-            change_id: [5; 16],
-        };
-        let expected = [
-            begin,
-            "0300000000000000",
-            "0400000000000000",
-            "05050505050505050505050505050505",
-        ];
-        assert_eq!(hex(&hold.to_bytes()), expected.concat());
-        assert_eq!(Hold::from_bytes(&hold.to_bytes()), Ok(hold));
-    }
-    assert_eq!(hex(&doomed_bytes(None)), "0144000000000000000000");
-    assert_eq!(hex(&doomed_bytes(Some(6))), "0144010600000000000000");
-    assert_eq!(hex(&held_bytes(6)), "0144020600000000000000");
+    let round = CleanerRound {
+        round: 1,
+        change_id: [2; 16],
+        is_held: false,
+    };
+    let expected = ["014300", "0100000000000000", "02020202020202020202020202020202"].concat();
+    assert_eq!(hex(&round.to_bytes()), expected);
+    assert_eq!(CleanerRound::from_bytes(&round.to_bytes()), Ok(round));
 
     let retired = retired();
     let expected = [
@@ -508,24 +486,6 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
     check(&retired().to_bytes(), RetiredSegment::from_bytes);
     check(&round().to_bytes(), RetirementRound::from_bytes);
     check(&CleanerRound::default().to_bytes(), CleanerRound::from_bytes);
-    let hold = Hold {
-        pass: 1,
-        drops: true,
-        since_ms: 2,
-        change_id: [3; 16],
-    };
-    check(&hold.to_bytes(), Hold::from_bytes);
-    let doomed = |bytes: &[u8]| {
-        let segment = SegmentId {
-            writer: WriterId(1),
-            sequence: 1,
-        };
-        read_doomed(segment, firn_table::ItemVersion(1), bytes)
-    };
-    check(&held_bytes(6), doomed);
-    let mut both = held_bytes(6).to_vec();
-    both[2] = 3;
-    assert!(doomed(&both).is_err(), "held, and its grace has begun");
     let mut backwards = proposal();
     backwards.chained_from = 6;
     assert!(Proposal::from_bytes(&backwards.to_bytes()).is_err());

@@ -1,4 +1,4 @@
-//! What a pass looks at: the listings of segments beside each other, the tombstones, and the members of groups.
+//! The view of a pass: the listings of segments beside each other, the tombstones, and the members of groups.
 //!
 //! | second | first | a member | |
 //! |---|---|---|---|
