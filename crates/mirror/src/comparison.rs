@@ -176,12 +176,21 @@ impl Work<'_> {
                 Ordering::Greater => return Ok(None),
                 Ordering::Equal => return Ok(tombstones.take()),
                 Ordering::Less => {
-                    if let Some(stale) = tombstones.take() {
+                    let stale = tombstones.take();
+                    // A member's says that it may leave its group, wherever its bytes are.
+                    let is_member = of.as_ref().is_some_and(|of| self.is_member(of))
+                        && !firn_env::planted!("mirror.tombstone_of_a_member_removed");
+                    if let (Some(stale), false) = (stale, is_member) {
                         self.remove(&stale.key).await?;
                     }
                 }
             }
         }
+    }
+
+    fn is_member(&self, key: &ObjectKey) -> bool {
+        let segment = SegmentId::parse_key(key.as_str());
+        segment.is_some_and(|(_, segment)| self.mirror.parity().holds(segment))
     }
 
     async fn only_first(&mut self, ours: ObjectInfo) -> Result<(), MirrorError> {

@@ -349,6 +349,32 @@ fn copies_come_back_and_then_nothing_is_held_any_more() {
     });
 }
 
+/// Members that were lost, and that a repair found nobody to need; how many are left after the next mirror.
+fn unneeded() -> u64 {
+    simulate(|env| async move {
+        let world = dropped(&env, 20).await;
+        world.first.delete(&name(3)).await.unwrap();
+        world.compare().await;
+        world.mirror.group().await.unwrap();
+        assert_eq!(world.mirror.suspects().into_keys().collect::<Vec<_>>(), [id(3)]);
+        world.mirror.mark_unneeded(id(3)).await.unwrap();
+        // A copy behind it in the listing.
+        world.put_of(21, 300).await;
+        world.compare().await;
+        world.mirror.group().await.unwrap();
+        world.mirror.parity().status().members
+    })
+}
+
+#[test]
+fn a_lost_member_that_nobody_needs_leaves_its_group() {
+    assert_eq!(unneeded(), 19);
+    assert_eq!(
+        planting(Some("mirror.tombstone_of_a_member_removed"), unneeded),
+        20
+    );
+}
+
 /// A store that counts another pass while one puts its group.
 struct Overtaking {
     store: Arc<dyn Store>,
