@@ -58,6 +58,7 @@ pub async fn recover(
     let parts = outside.parts(family, VolumeId([0; 16]), keys.clone());
     let scan = firn_volume::recover::scan(&parts, &config.volume_config()?).await?;
     show(&family, &scan);
+    check_parities(&outside, family, consent).await?;
     let found = choose_volume(&scan, volume)?;
     if let Some(stale) = firn_volume::recover::stale_table(&parts, &config.volume_config()?, found).await? {
         return Err(Failure::new(stale).because(
@@ -65,7 +66,6 @@ pub async fn recover(
              this same empty state directory, or accept what it shows",
         ));
     }
-    check_parities(&outside, family, consent).await?;
     let name = &config.volume.name;
     println!(
         "\nVolume {name} would go on from version {} of {}. That may be one checkpoint that was uploaded and never committed: \

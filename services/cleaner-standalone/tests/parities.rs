@@ -6,7 +6,7 @@
 
 mod written;
 
-use firn_rig::{Client, EXPORT};
+use firn_rig::{Client, EXPORT, Edge, Settings};
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
@@ -103,6 +103,22 @@ async fn a_second_store_of_parities_gives_back_what_the_first_lost_and_cleaners_
         "{report}"
     );
 
+    // Alone it cannot bring the volume back, and says so.
+    let place = written.place.path();
+    let phrase = place.join("recovery-phrase");
+    let mut settings = Settings::local(&place.join("new"));
+    settings.store = format!("file://{}", wanted.second.display());
+    let binary = Edge::binary().expect("the edge's program");
+    let new = Edge::configure(binary, &place.join("new"), settings).expect("a configuration");
+    let recover = ["--phrase-file", &phrase.to_string_lossy(), "--yes"];
+    let said = new.refused(1, "recover", &recover).await.expect("refused");
+    assert!(
+        said.contains(&format!("parities in place of {all} segments"))
+            && said.contains("cannot bring the volume back alone")
+            && said.contains("Nothing was changed"),
+        "{said}"
+    );
+
     // Of what was written last, and is needed: two are gone from the first store, one is altered in it.
     let mut victims = segments(&store, &family);
     victims.retain(|path| path.metadata().expect("a segment").len() > 1 << 20);
@@ -116,7 +132,7 @@ async fn a_second_store_of_parities_gives_back_what_the_first_lost_and_cleaners_
         wanted.second.display()
     );
     let edge = &mut written.edge;
-    let change = |settings: &mut firn_rig::Settings| settings.limits.push_str(&section);
+    let change = |settings: &mut Settings| settings.limits.push_str(&section);
     edge.reconfigure(change).expect("a configuration");
     edge.wipe_cache().expect("an empty cache");
     edge.start().await.expect("it starts");
