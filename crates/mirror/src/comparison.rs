@@ -172,7 +172,7 @@ impl Work<'_> {
                 return Ok(None);
             };
             let of = expiry::member_of(&family, &tombstone.key);
-            match of.map_or(Ordering::Less, |of| of.cmp(member)) {
+            match of.as_ref().map_or(Ordering::Less, |of| of.cmp(member)) {
                 Ordering::Greater => return Ok(None),
                 Ordering::Equal => return Ok(tombstones.take()),
                 Ordering::Less => {
