@@ -105,12 +105,12 @@ async fn a_second_store_of_parities_gives_back_what_the_first_lost_and_cleaners_
 
     // Alone it cannot bring the volume back, and says so.
     let place = written.place.path();
-    let phrase = place.join("recovery-phrase");
+    let phrase = place.join("recovery-phrase").display().to_string();
     let mut settings = Settings::local(&place.join("new"));
     settings.store = format!("file://{}", wanted.second.display());
     let binary = Edge::binary().expect("the edge's program");
     let new = Edge::configure(binary, &place.join("new"), settings).expect("a configuration");
-    let recover = ["--phrase-file", &phrase.to_string_lossy(), "--yes"];
+    let recover = ["--phrase-file", phrase.as_str(), "--yes"];
     let said = new.refused(1, "recover", &recover).await.expect("refused");
     assert!(
         said.contains(&format!("parities in place of {all} segments"))
