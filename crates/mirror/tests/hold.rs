@@ -361,6 +361,7 @@ fn unneeded() -> u64 {
         // A copy behind it in the listing.
         world.put_of(21, 300).await;
         world.compare().await;
+        world.compare().await;
         world.mirror.group().await.unwrap();
         world.mirror.parity().status().members
     })
