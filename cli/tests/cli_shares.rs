@@ -224,3 +224,142 @@ async fn an_office_of_another_tenant_follows_a_volume_and_is_refused_once_the_gr
     follower.stop().await.unwrap();
     owner.stop().await.unwrap();
 }
+
+/// What `status` says of an edge's share of a volume.
+async fn shared(edge: &Edge) -> Value {
+    edge.status().await.unwrap()["shared"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_office_of_another_tenant_writes_by_turns_and_what_it_kept_at_a_revocation_is_salvaged_when_it_is_let_in_again()
+ {
+    let place = tempfile::tempdir().unwrap();
+    let service = Service::start(place.path(), false);
+    let (ada, bob) = (
+        Side::new(place.path(), &service, "ada"),
+        Side::new(place.path(), &service, "bob"),
+    );
+    let volume = ada.signs(&["volume", "create", "files", "--region", "eu"]);
+    let volume = volume["id"].as_str().unwrap();
+    fs::create_dir(place.path().join("store")).unwrap();
+    let settings = |name: &str| Settings {
+        name: name.into(),
+        table: "service".into(),
+        limits: "checkpoint_busy = \"1 h\"\ncheckpoint_trickle = \"1 h\"".into(),
+        ..Settings::local(place.path())
+    };
+    let (head, office) = (place.path().join("head"), place.path().join("office"));
+    let mut owner = ada.joined(&service, "head", &["files"], settings("head"), &head);
+    owner.command("enrol", &[]).await.unwrap();
+    add_lines(&owner, "shared = true\nfreshness = \"0 s\"\n");
+    owner.start().await.unwrap();
+    let granted = Settings {
+        volume: volume.to_owned(),
+        ..settings("office")
+    };
+    let mut other = bob.joined(&service, "office", &[], granted, &office);
+    let share = [
+        "share",
+        "files",
+        "--with",
+        &bob.tenant,
+        "--key",
+        &bob.key,
+        "--write",
+    ];
+    let offered = ada.person.json(&share);
+    let command = offered["command"].as_str().unwrap().replace("EDGE", "office");
+    let typed: Vec<&str> = command.split(' ').skip(1).collect();
+    // What is accepted is what was granted: to read only is another grant.
+    let less: Vec<&str> = typed.iter().copied().filter(|word| *word != "--write").collect();
+    let refused = bob
+        .person
+        .firn(&[&less[..], &["--phrase-file", &bob.phrase]].concat());
+    assert_ne!(refused.code(), 0);
+    let accepted = bob.signs(&typed);
+    let lines = accepted["configuration"].as_str().unwrap();
+    let lines: Vec<&str> = lines
+        .lines()
+        .filter(|line| line.starts_with("owner") || line.starts_with("shared"))
+        .collect();
+    add_lines(&other, &(lines.join("\n") + "\nfreshness = \"0 s\"\n"));
+    ada.signs(&["share", "approve", "files", "--with", &bob.tenant]);
+    other.command("enrol", &[]).await.unwrap();
+    other.start().await.unwrap();
+
+    // By turns.
+    let mut one = Client::mount(owner.address, EXPORT).await.unwrap();
+    let mut two = Client::mount(other.address, EXPORT).await.unwrap();
+    let (root, there) = (one.root.clone(), two.root.clone());
+    one.write_file(&root, b"from-head", 0o644, b"ada wrote this")
+        .await
+        .unwrap();
+    two.write_file(&there, b"from-office", 0o644, b"bob wrote this")
+        .await
+        .unwrap();
+    assert_eq!(shared(&other).await["role"], "owning");
+    other.sync().await.unwrap();
+    assert_eq!(
+        read(&mut one, "from-office").await.unwrap(),
+        blake3::hash(b"bob wrote this")
+    );
+    assert_eq!(
+        read(&mut two, "from-head").await.unwrap(),
+        blake3::hash(b"ada wrote this")
+    );
+
+    // Revoked while it has the volume, and something that the cloud has not: its clients hear it, the owner's go on after a minute.
+    two.write_file(&there, b"kept", 0o644, b"acknowledged, not uploaded")
+        .await
+        .unwrap();
+    let open = two.lookup(&there, b"from-office").await.unwrap();
+    ada.signs(&["share", "revoke", "files", "--with", &bob.tenant, "--yes"]);
+    let end = Instant::now() + TIMEOUT;
+    let error = loop {
+        match two.checksum(&open).await {
+            Err(error) => break error.to_string(),
+            Ok(_) => assert!(Instant::now() < end, "{}", shared(&other).await),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert!(error.contains("ACCES"), "{error}");
+    let error = two
+        .write_file(&there, b"more", 0o644, b"x")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("ACCES"), "{error}");
+    let status = shared(&other).await;
+    assert!(
+        status["denied"].as_str().unwrap().contains("grant_revoked"),
+        "{status}"
+    );
+    one.write_file(&root, b"later", 0o644, b"goes on").await.unwrap();
+    assert_eq!(shared(&owner).await["breaks"], 1);
+    owner.sync().await.unwrap();
+
+    // Let in again, it puts aside what it kept, and goes on as one of two.
+    ada.person.json(&share);
+    bob.signs(&typed);
+    ada.signs(&["share", "approve", "files", "--with", &bob.tenant]);
+    let end = Instant::now() + TIMEOUT;
+    let salvaged = loop {
+        let status = shared(&other).await;
+        if let Some(salvaged) = status["salvaged"].get(0) {
+            break salvaged.clone();
+        }
+        assert!(Instant::now() < end, "{status}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert!(
+        salvaged["paths"].as_array().unwrap().contains(&"/kept".into()),
+        "{salvaged}"
+    );
+    let end = Instant::now() + TIMEOUT;
+    while read(&mut two, "later").await.ok() != Some(blake3::hash(b"goes on")) {
+        assert!(Instant::now() < end, "{}", shared(&other).await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    other.stop().await.unwrap();
+    owner.stop().await.unwrap();
+}

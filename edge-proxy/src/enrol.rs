@@ -185,6 +185,8 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
         })?;
     }
     let is_followed = config.volume.follow.is_some();
+    // Who was granted a volume, or follows it, does not make it.
+    let may_make = !is_followed && !joined.is_granted();
     if !is_followed {
         keep(&ring, store).await?;
     }
@@ -198,7 +200,7 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
         generation: ring.generation(),
     };
     let anchor = outside.anchor(identity.family);
-    if !is_followed {
+    if may_make {
         match anchor.create_family().await {
             Ok(()) | Err(AnchorError::FamilyExists { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -209,9 +211,9 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
         Err(AnchorError::NoSuchVolume { .. } | AnchorError::NoSuchFamily { .. }) => false,
         Err(error) => return Err(error.into()),
     };
-    if !is_there && is_followed {
+    if !is_there && !may_make {
         return Err(Failure::usage(
-            "the volume is to be followed (volume.follow), and no edge has made it yet; nothing was changed. Start the edge that owns it first",
+            "the volume is another's, to be followed or shared, and no edge has made it yet; nothing was changed. Start the edge that owns it first",
         ));
     }
     if !is_there {

@@ -72,6 +72,9 @@ pub struct SharedPart {
     pub salvaged: Vec<SalvagedPart>,
     /// Why the anchor cannot be asked, while the volume is waited for.
     pub away: Option<String>,
+    /// Why the anchor refuses this edge, if it does: its clients are refused then.
+    #[serde(default)]
+    pub denied: Option<String>,
 }
 
 /// A salvage clone.
@@ -113,6 +116,7 @@ impl SharedPart {
             times,
             salvaged,
             away,
+            denied,
         } = member.status();
         let role = match role {
             MemberRole::Owning => "owning",
@@ -140,6 +144,7 @@ impl SharedPart {
             last_closed_ms: times.last_closed.map(millis),
             salvaged: salvaged.into_iter().map(SalvagedPart::from).collect(),
             away,
+            denied,
         }
     }
 
@@ -171,7 +176,12 @@ impl SharedPart {
     /// What is wrong, and what that means.
     pub fn troubles(&self) -> Vec<String> {
         let mut troubles = Vec::new();
-        if self.lease_holds == Some(false) {
+        if let Some(denied) = &self.denied {
+            troubles.push(format!(
+                "the anchor refuses this edge ({denied}); its clients get \"permission denied\". What they were acknowledged and the cloud does not \
+                 have stays in the journal here"
+            ));
+        } else if self.lease_holds == Some(false) {
             troubles.push(
                 "no heartbeat reaches the anchor: clients wait, and in a minute others may take the volume over".into(),
             );

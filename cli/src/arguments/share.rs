@@ -30,8 +30,11 @@ pub struct Offer {
     #[arg(long, value_name = "HEX")]
     pub key: Option<String>,
     /// To be followed: read, and not changed.
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "write")]
     pub read: bool,
+    /// To be changed too, by turns with your offices: each of them has `shared = true`.
+    #[arg(long, conflicts_with = "read")]
+    pub write: bool,
     #[command(flatten)]
     pub phrase: Phrase,
 }
@@ -50,6 +53,9 @@ pub enum ShareCommand {
         /// The owner's public key, as the owner tells it.
         #[arg(long, value_name = "HEX")]
         key: String,
+        /// That it may be changed too, as the owner granted it.
+        #[arg(long)]
+        write: bool,
         /// An edge that is to open the volume; may be given several times. Give all of them each time.
         #[arg(long = "edge", required = true)]
         edges: Vec<String>,

@@ -24,8 +24,12 @@ use firn_seal::{GrantAcceptance, RecipientPublic, TenantPublic};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// The only access that there is so far.
 const READ: &str = "read";
+const WRITE: &str = "write";
+
+fn access(write: bool) -> &'static str {
+    if write { WRITE } else { READ }
+}
 
 pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
     let mut session = context.session().await?;
@@ -43,6 +47,7 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
             Some(ShareCommand::Accept {
                 grant,
                 key,
+                write,
                 edges,
                 phrase,
             }),
@@ -55,7 +60,8 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
                 proved.push((field(&edge, "id"), known_key(&mut session, &edge).await?));
             }
             let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
-            accept(context, &session, &grant, &key, &proved, &phrase).await
+            let key = (&*key, access(write));
+            accept(context, &session, &grant, key, &proved, &phrase).await
         }
         (
             Some(ShareCommand::Approve {
@@ -152,6 +158,7 @@ async fn offer(
     let tenant = session.tenant().await?;
     let volume = session.find("volumes", volume).await?;
     let path = format!("volumes/{}/grants", field(&volume, "id"));
+    let access = access(offered.write);
     if with.starts_with("ten_") {
         let before = format!("{}/{}", field(&volume, "id"), with);
         // A grant that was revoked may be made anew for another key.
@@ -163,18 +170,19 @@ async fn offer(
             session.profile.grants.remove(&before);
         }
         let key = told_key(session, &volume, with, offered.key.as_deref())?;
-        let body = json!({ "grantee": with, "grantee_key": key, "access": READ });
+        let body = json!({ "grantee": with, "grantee_key": key, "access": access });
         let grant = made(session, &path, &body).await?;
         let command = format!(
-            "firn share accept {}/{} --key {} --edge EDGE",
+            "firn share accept {}/{} --key {}{} --edge EDGE",
             field(&tenant, "id"),
             field(&volume, "id"),
-            session.profile.tenant_key
+            session.profile.tenant_key,
+            if offered.write { " --write" } else { "" }
         );
         let shown = json!({ "grant": grant, "command": command });
         return context.screen.show(&shown, |_| {
             format!(
-                "{} is offered to {}, {READ} only. There, have an administrator type\n\n  {command}\n\nThen, here: firn share approve {} --with {}\n",
+                "{} is offered to {}, to {access}. There, have an administrator type\n\n  {command}\n\nThen, here: firn share approve {} --with {}\n",
                 field(&volume, "name"),
                 with,
                 field(&volume, "name"),
@@ -191,13 +199,13 @@ async fn offer(
     let public = known_key(session, &edge).await?;
     let phrase = phrase::read(offered.phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
     let id = field(&edge, "id");
-    let grant = made(session, &path, &json!({ "grantee": id, "access": READ })).await?;
+    let grant = made(session, &path, &json!({ "grantee": id, "access": access })).await?;
     rings::add_edge(session, &phrase, &volume, &id, public).await?;
-    let configuration = configuration(&volume, None);
+    let configuration = configuration(&volume, access, None);
     let shown = json!({ "grant": grant, "configuration": configuration });
     context.screen.show(&shown, |_| {
         format!(
-            "edge {} may follow {}. In its configuration:\n\n{configuration}\n",
+            "edge {} may open {}. In its configuration:\n\n{configuration}\n",
             field(&edge, "name"),
             field(&volume, "name")
         )
@@ -223,7 +231,7 @@ async fn made(session: &Session, path: &str, body: &Value) -> Result<Value, Fail
 }
 
 /// What the configuration of an edge says of a volume that was granted to it.
-fn configuration(volume: &Value, owner: Option<(&str, &str)>) -> String {
+fn configuration(volume: &Value, access: &str, owner: Option<(&str, &str)>) -> String {
     let id = match field(volume, "id") {
         id if id.is_empty() => field(volume, "volume"),
         id => id,
@@ -245,7 +253,14 @@ fn configuration(volume: &Value, owner: Option<(&str, &str)>) -> String {
         lines.push(format!("owner = \"{tenant}\""));
         lines.push(format!("owner_key = \"{key}\""));
     }
-    lines.push("follow = true".into());
+    lines.push(
+        if access == WRITE {
+            "shared = true"
+        } else {
+            "follow = true"
+        }
+        .into(),
+    );
     lines.join("\n")
 }
 
@@ -253,7 +268,7 @@ async fn accept(
     context: &Context,
     session: &Session,
     grant: &str,
-    key: &str,
+    (key, access): (&str, &str),
     edges: &[(String, RecipientPublic)],
     phrase: &firn_seal::RecoveryPhrase,
 ) -> Result<(), Failure> {
@@ -267,7 +282,7 @@ async fn accept(
         owner,
         volume,
         grantee: &session.profile.tenant,
-        access: READ,
+        access,
         edges,
     };
     let signature = acceptance.sign(&phrase.signing_key());
@@ -277,7 +292,7 @@ async fn accept(
         .collect();
     let body = json!({ "owner": owner, "volume": volume, "edges": named, "signature": hex(&signature) });
     let accepted = session.post("granted", &body).await?;
-    let configuration = configuration(&accepted, Some((owner, key)));
+    let configuration = configuration(&accepted, access, Some((owner, key)));
     let shown = json!({ "grant": accepted, "configuration": configuration });
     context.screen.show(&shown, |shown| {
         format!(

@@ -426,8 +426,11 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
         .transpose()
         .map_err(|why: &str| format!("volume.owner_key: {why}"))?;
     let owner = granted::owner(written.owner, key, written.anchor == AnchorAt::Service)?;
-    if owner.is_some() && follow.is_none() {
-        return Err("volume.owner: a volume of another tenant is followed: follow = true".into());
+    if owner.is_some() && follow.is_none() && shared.is_none() {
+        return Err(
+            "volume.owner: a volume of another tenant is followed or shared: follow = true, or shared = true"
+                .into(),
+        );
     }
     Ok(VolumeSection {
         owner,

@@ -10,6 +10,7 @@ mod bills;
 mod disks;
 mod edge_state;
 mod edges;
+mod granted_calls;
 mod grants;
 mod keys;
 mod limits;

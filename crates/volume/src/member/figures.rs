@@ -85,6 +85,8 @@ pub struct MemberStatus {
     pub salvaged: Vec<Salvaged>,
     /// Why the anchor cannot be asked, while the volume is waited for.
     pub away: Option<String>,
+    /// Why the anchor refuses this edge, if it does: its clients are refused then.
+    pub denied: Option<String>,
 }
 
 #[derive(Default)]
@@ -93,6 +95,7 @@ pub(super) struct Figures {
     pub waiting: usize,
     pub owner_shares: Option<bool>,
     pub away: Option<String>,
+    pub denied: Option<String>,
     pub breaks: u64,
     pub lock_breaks: u64,
     pub locks_lost: u64,
@@ -189,6 +192,7 @@ impl Inner {
             times: figures.times,
             salvaged: figures.salvaged.clone(),
             away: figures.away.clone(),
+            denied: figures.denied.clone(),
         }
     }
 }

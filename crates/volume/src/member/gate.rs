@@ -6,6 +6,7 @@
 //! | a follower's term | is let in | waits, and is noted: the volume is wanted |
 //! | an owner's term, its lease holds | is let in | is let in, once those who cache know what the term began with |
 //! | an owner's term, its lease has lapsed | waits | waits |
+//! | whatever, while the anchor refuses this edge | is refused, by the follower itself if it is one | is refused; the anchor is asked on as if the volume were wanted |
 //!
 //! A term is closed before it ends: nobody comes in any more, and who is in gets an answer.
 
@@ -30,6 +31,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const CALLS_END_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks at them.
 const CALLS_LOOK: Duration = Duration::from_millis(2);
+
+/// While the anchor refuses this edge.
+const DENIED: VfsError = VfsError::AccessDenied;
 
 const WAITS: VfsError = VfsError::TryAgain {
     reason: "another office is changing the volume, and gives it",
@@ -106,6 +110,8 @@ struct State {
     /// It has begun, and serves reads only so far.
     reads_only: bool,
     ended: Option<String>,
+    /// The anchor refuses this edge.
+    is_denied: bool,
     verifier: [u8; 8],
     /// That of no term was shown yet.
     is_first: bool,
@@ -123,6 +129,7 @@ impl Gate {
                 at_hand: None,
                 reads_only: true,
                 ended: None,
+                is_denied: false,
                 verifier: env.random_bytes(),
                 is_first: true,
                 wanted_until: None,
@@ -197,6 +204,15 @@ impl Gate {
         self.tell();
     }
 
+    /// The anchor refuses this edge, or does no more. Whether that is news.
+    pub fn deny(&self, is_denied: bool) -> bool {
+        let was = std::mem::replace(&mut self.state().is_denied, is_denied);
+        if was != is_denied {
+            self.tell();
+        }
+        was != is_denied
+    }
+
     /// Has all who wait look again.
     pub fn tell(&self) {
         self.changed.notify_waiters();
@@ -249,6 +265,17 @@ impl Gate {
                 let mut state = self.state();
                 if let Some(why) = &state.ended {
                     return Err(VfsError::Io(why.clone()));
+                }
+                let is_owner = state
+                    .at_hand
+                    .as_ref()
+                    .is_some_and(|served| served.owning.is_some());
+                if state.is_denied && (is_owner || need == Need::Change) {
+                    if need == Need::Change {
+                        state.wanted_until = Some(now.after(WANTED_FOR));
+                        self.wanted.notify_one();
+                    }
+                    return Err(DENIED);
                 }
                 let reads_only = state.reads_only;
                 let serves =
@@ -303,6 +330,9 @@ impl Gate {
         let end = self.env.now().after(limit);
         let waits_out = waits_out && need == Need::Change;
         loop {
+            if self.state().is_denied {
+                return Some(Err(DENIED));
+            }
             if self.serves_lapsed || lease.holds(&self.env) {
                 return Some(answer);
             }

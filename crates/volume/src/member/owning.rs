@@ -11,6 +11,7 @@
 use super::{Inner, TermEnd, end_of, gate::Served, lease::Lease};
 use crate::{error::VolumeError, serving::ServingState};
 use firn_anchor::AnchorError;
+use firn_table::TableError;
 use futures::future::{Either, select};
 use std::{
     future,
@@ -71,6 +72,7 @@ impl Inner {
             let beat = self.parts.anchor.beat(self.parts.volume, &lease.beating);
             let error = match env.timeout(CALL_LIMIT, beat).await {
                 Ok(Ok(record)) => {
+                    self.deny(None);
                     lease.renew(sent);
                     self.locking.locks.serve();
                     self.gate.tell();
@@ -85,7 +87,12 @@ impl Inner {
                     served.volume.inner.set_serving_state(ServingState::Fenced);
                     return;
                 }
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => {
+                    if let AnchorError::Table(TableError::Refused(why)) = &error {
+                        self.deny(Some(why));
+                    }
+                    error.to_string()
+                }
                 Err(elapsed) => elapsed.to_string(),
             };
             if !failing {
@@ -95,6 +102,22 @@ impl Inner {
                 );
             }
             failing = true;
+        }
+    }
+
+    /// Notes whether the anchor refuses this edge, and why.
+    pub(super) fn deny(&self, why: Option<&str>) {
+        let is_news = self.gate.deny(why.is_some());
+        self.figures().denied = why.map(str::to_owned);
+        match why {
+            Some(why) if is_news => tracing::error!(
+                why,
+                "the anchor refuses this edge: nothing of the volume is served to its clients any more, who get \"permission denied\". What they were \
+                 acknowledged and the cloud does not have stays in the journal here (level 1). If the volume is granted anew, it is committed, or put into \
+                 a salvage clone if another office took the volume over meanwhile; this edge asks on"
+            ),
+            None if is_news => tracing::info!("the anchor lets this edge in again"),
+            Some(_) | None => {}
         }
     }
 

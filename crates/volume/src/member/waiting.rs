@@ -13,10 +13,11 @@
 //! is no time by anybody else's clock, and it does not matter whether the anchor was out of reach meanwhile.
 
 use super::{Inner, TermEnd, end_of, gate::Served};
-use crate::volume::Volume;
-use firn_anchor::{HandoverRecord, OwnerId, VolumeTuple};
+use crate::{error::VolumeError, volume::Volume};
+use firn_anchor::{AnchorError, HandoverRecord, OwnerId, VolumeTuple};
 use firn_env::Monotonic;
 use firn_format::OwnershipEpoch;
+use firn_table::TableError;
 use futures::future::{Either, select};
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -57,7 +58,7 @@ struct Waiting {
 
 impl Inner {
     /// The term of a follower.
-    pub(super) async fn follow(&self, served: &Arc<Served>) -> Result<TermEnd, crate::error::VolumeError> {
+    pub(super) async fn follow(&self, served: &Arc<Served>) -> Result<TermEnd, VolumeError> {
         let ended = pin!(served.volume.ended());
         let me = crate::local::LocalState::load(&self.parts.env).await?.owner;
         let (had, kept) = (pin!(self.until_had(me)), pin!(self.keep_locks(me)));
@@ -68,7 +69,7 @@ impl Inner {
         }
     }
 
-    async fn until_had(&self, me: OwnerId) -> Result<(), crate::error::VolumeError> {
+    async fn until_had(&self, me: OwnerId) -> Result<(), VolumeError> {
         let env = &self.parts.env;
         loop {
             self.gate.until_wanted().await;
@@ -107,13 +108,19 @@ impl Inner {
         match self.try_look(waiting).await {
             Ok(look) => {
                 self.figures().away = None;
+                self.deny(None);
                 look
             }
-            Err(error) => Look::Away(error.to_string()),
+            Err(error) => {
+                if let VolumeError::Anchor(AnchorError::Table(TableError::Refused(why))) = &error {
+                    self.deny(Some(why));
+                }
+                Look::Away(error.to_string())
+            }
         }
     }
 
-    async fn try_look(&self, waiting: &mut Waiting) -> Result<Look, crate::error::VolumeError> {
+    async fn try_look(&self, waiting: &mut Waiting) -> Result<Look, VolumeError> {
         let (env, anchor, volume) = (&self.parts.env, &self.parts.anchor, self.parts.volume);
         if !waiting.joined {
             anchor.want(volume, waiting.me, &self.config.owner_name).await?;

@@ -13,7 +13,7 @@
 //!
 //! A root's commit is not an audit entry: a tenant's entries form a chain, and its edges would wait for each other in it.
 
-use super::served::served;
+use super::{granted_calls, served::served};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
@@ -56,6 +56,7 @@ async fn call(call: Call) -> Result<Reply, Problem> {
             "the volume was granted to be read: its roots are changed by those who may write",
         ));
     }
+    granted_calls::check(&call, &served, &asked).await?;
     let admitted = Admitted {
         volume: TenantVolume {
             tenant: served.owner,

@@ -49,6 +49,7 @@ impl Served {
     pub fn role(&self) -> AnchorRole {
         match self.access {
             None => AnchorRole::Edge,
+            Some(GrantAccess::Write) => AnchorRole::Edge,
             Some(GrantAccess::Read) => AnchorRole::Observer,
         }
     }

@@ -53,6 +53,8 @@ impl<'de> Deserialize<'de> for Grantee {
 pub enum GrantAccess {
     /// Follow the volume: read its roots and objects, and change nothing.
     Read,
+    /// Change the volume too, by turns with its other edges.
+    Write,
 }
 
 impl GrantAccess {
@@ -60,6 +62,7 @@ impl GrantAccess {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
+            Self::Write => "write",
         }
     }
 }
