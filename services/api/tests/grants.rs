@@ -1,186 +1,16 @@
 //! Grants: another tenant's edge follows a volume by the owner's word, reaches nothing else of it, and nothing at all once it is revoked.
 
+mod granting;
 mod harness;
 
 use axum::http::{Method, StatusCode};
 use firn_api::{Roster, Since};
-use firn_identity::{EdgeId, PeerIdentity};
-use firn_seal::{GrantAcceptance, RecipientSecret};
+use firn_identity::EdgeId;
 use firn_table::{MemoryTable, Table};
-use harness::{
-    Answer, Call, Customer, Service,
-    cloud::Cloud,
-    customer::{rings, volume},
-    hex,
-};
+use granting::{Scene, Side, recipient_key};
+use harness::{Call, Customer};
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// Of every edge that joins in these tests.
-fn recipient_key() -> String {
-    RecipientSecret::derive(&[9; 32]).public().to_string()
-}
-
-/// One of the tenants.
-struct Side {
-    customer: Customer,
-    token: String,
-    edge: EdgeId,
-    peer: PeerIdentity,
-}
-
-impl Side {
-    async fn new(service: &Service, email: &str, volumes: &[&str]) -> Self {
-        let customer = service.sign_up(email).await;
-        let token = service.log_in(&customer).await;
-        let (edge, peer, _) = service.join_edge_of(&customer, &token, "office", volumes).await;
-        Self {
-            customer,
-            token,
-            edge,
-            peer,
-        }
-    }
-
-    fn at(&self, path: &str) -> String {
-        format!("{}/{path}", self.customer.base)
-    }
-
-    fn key(&self) -> String {
-        hex(&self.customer.phrase.signing_key().public().to_bytes())
-    }
-
-    async fn post(&self, service: &Service, path: &str, body: Value) -> Answer {
-        service.post(&self.token, &self.at(path), body).await
-    }
-
-    /// What the edge asks of a volume: a call of the anchor, credentials, keys.
-    async fn asks(&self, service: &Service, volume: &str, what: &str) -> Answer {
-        let edge = self.edge;
-        let call = match what {
-            "root" => Call::new(
-                Method::POST,
-                &self.at(&format!("edges/{edge}/volumes/{volume}/anchor")),
-            )
-            .json(json!({ "volumes": { "limit": 10 } })),
-            "commit" => Call::new(
-                Method::POST,
-                &self.at(&format!("edges/{edge}/volumes/{volume}/anchor")),
-            )
-            .json(json!({ "create_family": { "created_at_ms": 7, "change_id": "00".repeat(16) } })),
-            "session" => Call::new(
-                Method::POST,
-                &self.at(&format!("edges/{edge}/volumes/{volume}/session")),
-            )
-            .json(json!({})),
-            "keys" => Call::new(Method::GET, &self.at(&format!("volumes/{volume}/keyring"))),
-            other => panic!("{other}"),
-        };
-        service.send(call.peer(&self.peer)).await
-    }
-
-    /// An acceptance of the grant, for this edge and key, signed with `signer`'s phrase.
-    fn acceptance(&self, owner: &Side, volume: &str, key: &str, signer: &Customer) -> Value {
-        let public = RecipientSecret::derive(&[9; 32]).public();
-        let edges = [(self.edge.to_string(), public)];
-        let acceptance = GrantAcceptance {
-            owner: &owner.customer.tenant.to_string(),
-            volume,
-            grantee: &self.customer.tenant.to_string(),
-            access: "read",
-            edges: &edges,
-        };
-        json!({
-            "owner": owner.customer.tenant, "volume": volume,
-            "edges": [{ "edge": self.edge, "recipient_key": key }],
-            "signature": hex(&acceptance.sign(&signer.phrase.signing_key())),
-        })
-    }
-}
-
-/// An owner with a volume that its edge serves, and another tenant with an edge.
-struct Scene {
-    service: Service,
-    volume: String,
-    owner: Side,
-    other: Side,
-}
-
-impl Scene {
-    async fn set() -> Self {
-        let service = Service::new().with_cloud(Arc::new(Cloud));
-        let mut owner = Side::new(&service, "ada@one.example", &[]).await;
-        let made = owner.post(&service, "volumes", volume("files")).await;
-        let id = made.text("id");
-        let serving = service
-            .join_edge_of(&owner.customer, &owner.token, "head", &[&id])
-            .await;
-        (owner.edge, owner.peer) = (serving.0, serving.1);
-        let (ring, _) = rings(&service, &owner.customer, &id);
-        let put = Call::new(Method::PUT, &owner.at(&format!("volumes/{id}/keyring")))
-            .token(&owner.token)
-            .json(json!({ "key_ring": ring }));
-        assert_eq!(service.send(put).await.status, StatusCode::OK);
-        let other = Side::new(&service, "bob@two.example", &[]).await;
-        Self {
-            service,
-            volume: id,
-            owner,
-            other,
-        }
-    }
-
-    fn grant(&self) -> String {
-        format!("volumes/{}/grants/{}", self.volume, self.other.customer.tenant)
-    }
-
-    async fn offer(&self) -> Answer {
-        let body = json!({
-            "grantee": self.other.customer.tenant, "grantee_key": self.other.key(), "access": "read",
-        });
-        let path = format!("volumes/{}/grants", self.volume);
-        self.owner.post(&self.service, &path, body).await
-    }
-
-    async fn accept(&self) -> Answer {
-        let body = self
-            .other
-            .acceptance(&self.owner, &self.volume, &recipient_key(), &self.other.customer);
-        self.other.post(&self.service, "granted", body).await
-    }
-
-    async fn approve(&self) -> Answer {
-        let body = json!({ "edges": [{ "edge": self.other.edge, "recipient_key": recipient_key() }] });
-        let path = format!("{}/approve", self.grant());
-        self.owner.post(&self.service, &path, body).await
-    }
-
-    async fn state(&self) -> String {
-        let shown = self
-            .service
-            .get(&self.owner.token, &self.owner.at(&self.grant()))
-            .await;
-        shown.text("state")
-    }
-
-    async fn revoke(&self) -> Answer {
-        let call = Call::new(Method::DELETE, &self.owner.at(&self.grant())).token(&self.owner.token);
-        self.service.send(call).await
-    }
-
-    /// What becomes of each thing that the other tenant's edge may ask.
-    async fn asked(&self) -> Vec<String> {
-        let mut codes = Vec::new();
-        for what in ["root", "commit", "session", "keys"] {
-            let answer = self.other.asks(&self.service, &self.volume, what).await;
-            codes.push(match answer.code() {
-                "" => "ok".to_owned(),
-                code => code.to_owned(),
-            });
-        }
-        codes
-    }
-}
 
 #[tokio::test]
 async fn another_tenants_edge_reads_by_a_grant_in_three_steps_and_nothing_once_it_is_revoked() {
@@ -288,12 +118,13 @@ async fn what_the_other_tenant_did_not_sign_lets_nobody_in() {
     assert_eq!(scene.offer().await.status, StatusCode::CREATED);
     assert_eq!(scene.offer().await.code(), "name_taken");
 
-    let good = other.acceptance(owner, &scene.volume, &recipient_key(), &other.customer);
+    let good = other.acceptance(owner, &scene.volume, &recipient_key(), (&other.customer, "read"));
     for (field, value, code) in [
         ("signature", json!("00".repeat(64)), "invalid_field"),
         (
             "signature",
-            other.acceptance(owner, &scene.volume, &recipient_key(), &owner.customer)["signature"].clone(),
+            other.acceptance(owner, &scene.volume, &recipient_key(), (&owner.customer, "read"))["signature"]
+                .clone(),
             "invalid_field",
         ),
         ("edges", json!([]), "invalid_field"),
