@@ -106,7 +106,7 @@ async fn a_grantee_that_lies_to_the_anchor_is_refused_where_the_anchor_can_see_i
     for _ in 0..3 {
         commit(&scene, &theirs, &mut owned, first).await.unwrap();
     }
-    theirs.drain(owned).await.unwrap();
+    theirs.drain(&mut owned).await.unwrap();
     scene.offer().await;
     scene.accept().await;
     assert_eq!(scene.approve().await.text("state"), "active");
