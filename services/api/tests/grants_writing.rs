@@ -6,7 +6,8 @@ mod harness;
 use async_trait::async_trait;
 use axum::http::Method;
 use firn_anchor::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, OwnerId, Ownership, WriterTenure,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, OwnerId, Ownership, Root, VolumeChange,
+    WriterTenure,
 };
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_identity::PeerIdentity;
@@ -39,14 +40,17 @@ impl AnchorBackend for Door {
     }
 }
 
-/// The volume's roots as one side's edge reaches them.
-fn roots(scene: &Scene, side: &Side) -> Anchor {
-    let door = Door {
+fn door(scene: &Scene, side: &Side) -> Door {
+    Door {
         router: scene.service.router.clone(),
         path: side.at(&format!("edges/{}/volumes/{}/anchor", side.edge, scene.volume)),
         peer: side.peer.clone(),
-    };
-    Anchor::over(Arc::new(door), scene.service.env.clone(), FAMILY)
+    }
+}
+
+/// The volume's roots as one side's edge reaches them.
+fn roots(scene: &Scene, side: &Side) -> Anchor {
+    Anchor::over(Arc::new(door(scene, side)), scene.service.env.clone(), FAMILY)
 }
 
 /// A writer drawn for an ownership.
@@ -64,16 +68,6 @@ async fn commit(
     writer: WriterId,
 ) -> Result<(), AnchorError> {
     let version = Version(ownership.root().map_or(0, |root| root.version.0) + 1);
-    commit_as(scene, anchor, ownership, writer, version).await
-}
-
-async fn commit_as(
-    scene: &Scene,
-    anchor: &Anchor,
-    ownership: &mut Ownership,
-    writer: WriterId,
-    version: Version,
-) -> Result<(), AnchorError> {
     let place = Location {
         segment: SegmentId {
             writer,
@@ -127,9 +121,26 @@ async fn a_grantee_that_lies_to_the_anchor_is_refused_where_the_anchor_can_see_i
             "{refused}"
         );
     }
-    // Versions that do not rise, or rise to their end.
-    for version in [Version(4), Version(1), Version(u64::MAX)] {
-        said(commit_as(&scene, &roots, &mut taken, own, version).await);
+    // Versions that do not rise, or rise to their end; an ownership that is another's. The library would not send them.
+    let (tuple, seen) = roots.load(volume).await.unwrap();
+    for (version, grant) in [
+        (Version(4), taken.grant()),
+        (Version(1), taken.grant()),
+        (Version(u64::MAX), taken.grant()),
+        (Version(5), [3; 16]),
+    ] {
+        let root = Root {
+            version,
+            commit_id: scene.service.env.random_bytes(),
+            ..tuple.root.clone().unwrap()
+        };
+        let change = VolumeChange::Commit { grant, root };
+        let asked = AnchorCall::ChangeVolume { volume, seen, change };
+        let refused = door(&scene, &scene.other).call(asked).await;
+        assert!(
+            matches!(refused, Err(TableError::Limit(_))),
+            "{version:?}: {refused:?}"
+        );
     }
     // Writers whose segments nobody would ever judge.
     let tenures = [

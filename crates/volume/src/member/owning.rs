@@ -82,6 +82,7 @@ impl Inner {
                 }
                 Ok(Err(AnchorError::Fenced(_))) if giving.load(Ordering::Relaxed) => future::pending().await,
                 Ok(Err(AnchorError::Fenced(fenced))) => {
+                    self.deny(None);
                     tracing::error!(%fenced, "another office took the volume over");
                     self.locking.locks.close();
                     served.volume.inner.set_serving_state(ServingState::Fenced);
