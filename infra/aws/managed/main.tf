@@ -48,6 +48,7 @@ module "api" {
   name                   = var.name
   region                 = var.region
   bucket                 = local.bucket
+  spread_ledger          = var.spread_ledger
   cluster                = module.pool.cluster
   tenants_role           = var.tenants_role
   trusted_service        = var.trusted_service

@@ -43,6 +43,12 @@ variable "tenants_role" {
   default     = "firn-storage"
 }
 
+variable "spread_ledger" {
+  description = "Whether the ledger spreads what all tenants share over shards: for some thousand offices and more, once every instance runs a release that can; there is no way back."
+  type        = bool
+  default     = false
+}
+
 variable "trusted_service" {
   description = "Where firn-api runs: ec2.amazonaws.com, or ecs-tasks.amazonaws.com."
   type        = string

@@ -1,10 +1,10 @@
 output "arguments" {
   description = "Arguments of `firn-api serve` for tables and edges' sessions; listeners, `--name`, `--issuer`, `--state`, `--instance` and `--secret` are the machine's."
-  value = [
+  value = concat([
     "--table", "dynamodb://${module.control_table.name}?region=${var.region}${local.endpoint}",
     "--anchor-table", "dynamodb://${module.anchor_table.name}?region=${var.region}${local.endpoint}",
     "--edge-role", aws_iam_role.edges.arn, "--managed-bucket", "${var.region}=${var.bucket}", "--sts-region", var.region,
-  ]
+  ], var.spread_ledger ? ["--spread-ledger"] : [])
 }
 
 output "anchor_table" {

@@ -38,6 +38,12 @@ variable "trusted_service" {
   }
 }
 
+variable "spread_ledger" {
+  description = "Whether the ledger spreads what all tenants share over shards: for some thousand offices and more, once every instance runs a release that can; there is no way back."
+  type        = bool
+  default     = false
+}
+
 variable "region" {
   description = "The region of all that, which is the provider's."
   type        = string

@@ -22,6 +22,17 @@ run "puts_out_the_arguments_that_the_program_takes" {
   }
 }
 
+run "spreads_the_ledger_if_that_is_said" {
+  command = apply
+  variables {
+    spread_ledger = true
+  }
+  assert {
+    condition     = endswith(join(" ", output.arguments), " --spread-ledger")
+    error_message = join(" ", output.arguments)
+  }
+}
+
 run "attaches_the_policies_that_the_product_ships" {
   command = plan
   assert {
