@@ -33,7 +33,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "visits", "commits", "metered", "reports", "batches", "finds", "requests")
+DRIVERS = ("seconds", "visits", "walks", "commits", "metered", "reports", "batches", "finds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -53,6 +53,8 @@ SHARDS = 32
 FULLEST = 2.07
 # Names thrown into shards, for each tenant: an edge and a volume report to the ledger, and each has a stream; a tenant has one head.
 NAMES = {"streams": 2, "pending": 2, "tenants": 1}
+# A walk over a shard of heads takes a unit for each page, and a stream's head about so many bytes of it.
+PAGE_BYTES, STREAM_BYTES = 4096, 200
 # With fewer names in a shard the fullest is a matter of luck.
 NAMES_LEAST = 16
 
@@ -67,9 +69,13 @@ def counted(name):
 
 
 def with_sums(done):
-    """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything."""
+    """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything.
+    Once a minute the heads of all streams are walked over, a query for each shard: it takes a unit for each page of those that have any."""
     batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
-    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds)))}
+    minutes = max(done["seconds"] / VISIT_S, 1e-9)
+    streams = NAMES["streams"] * done["visits"] / minutes / SHARDS
+    pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
+    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": minutes * pages}
 
 
 def calibrated(alone, idle, working):
@@ -82,7 +88,9 @@ def calibrated(alone, idle, working):
             counts, done = run
             return max(0.0, counts.get(name, 0.0) - sum(cost * done.get(by, 0.0) for by, cost in costs.items()))
 
-        for run, by in ((alone, "seconds"), (idle, "visits"), (working, driver)):
+        # Of tenants that do nothing, heads of streams are read by the walk over all of them.
+        of_idle = "walks" if name.startswith("table reads billing/streams/") else "visits"
+        for run, by in ((alone, "seconds"), (idle, of_idle), (working, driver)):
             if name == "api requests" and run is working:
                 # Each report is one.
                 costs["reports"] = 1.0
@@ -272,7 +280,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "seconds": "second of the service", "walks": "page of a walk over all streams", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }

@@ -1,7 +1,6 @@
 """Tenants, each with a volume, an edge of its own and a client that writes. An edge is a process of its own, or one of sixteen in one process of firn-edge:
 the program serves several volumes (decision 0160), and here each is another tenant's, by its own enrolment, certificate, session, journal and reports."""
 
-import json
 import os
 
 from nfs import Client
@@ -28,15 +27,10 @@ class Tenant:
         world, ada = self.world, self.person
         phrase, secret, self.state = ada.place / "phrase", ada.place / "join", ada.place / "edge"
         ada.types("volume", "create", self.volume, "--region", "eu", "--phrase-file", phrase)
-        # An invitation names the address of who invites.
-        profile = ada.place / "profile.json"
-        kept = json.loads(profile.read_text())
-        profile.write_text(json.dumps(kept | {"server": self.gateway.machines}))
         ada.types("edge", "create", "office", "--volume", self.volume, "--secret-file", secret)
         server = ["--server", self.gateway.machines, "--authority", world.authority]
         ada.types("edge", "join", *server, "--tenant", ada.tenant, "--state", self.state, text=secret.read_text())
         ada.types("edge", "approve", "office", "--phrase-file", phrase)
-        profile.write_text(json.dumps(kept))
 
     def mounts(self, port, export):
         self.mounted = port, export

@@ -68,6 +68,21 @@ impl Session {
         Ok(field(&health.body, "trust_domain"))
     }
 
+    /// Where machines call that are invited or get a ticket: behind a gateway it can be another address than people's.
+    pub async fn machine_server(&self) -> Result<String, Failure> {
+        let health = self.http.send(Method::GET, "/healthz", None, None, None).await?;
+        match health.body["machine_server"].as_str() {
+            // Whoever is asked over TLS does not send anybody elsewhere without it.
+            Some(server) if server.starts_with("https://") || self.profile.server.starts_with("http://") => {
+                Ok(server.to_owned())
+            }
+            Some(server) => Err(Failure::failed(format!(
+                "the service sends machines to {server}, which is not https; nothing was done. Its operator gives `firn-api serve --machine-server`"
+            ))),
+            None => Ok(self.profile.server.clone()),
+        }
+    }
+
     pub fn save(&self) -> Result<(), Failure> {
         self.profile.save(&self.path)
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::Write as _,
-    net::TcpListener,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -187,7 +187,10 @@ fn enter(test: &str) {
 
 /// A customer with a volume, `files`, of a service behind an authority of its own.
 fn customer(place: &Path) -> (Service, Person) {
-    let service = Service::start(place, false);
+    customer_of(Service::start(place, false), place)
+}
+
+fn customer_of(service: Service, place: &Path) -> (Service, Person) {
     let ada = Person::new(place, "ada");
     ada.sign_up(&service, "ada@one.example");
     let phrase = ada.path("phrase");
@@ -297,6 +300,88 @@ async fn what_is_printed_is_run_and_ends_in_an_edge_that_serves() {
     assert_eq!(fs::read("/etc/firn/firn-edge.toml").unwrap(), before);
     let again = ada.firn(&install);
     assert_eq!(again.code(), 6, "{}", again.err());
+}
+
+/// What a gateway's port for machines is to the service: its bytes go through as they are.
+fn machines_port() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    (listener, server)
+}
+
+fn pass(listener: TcpListener, service: SocketAddr) {
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, service) = (client.unwrap(), TcpStream::connect(service).unwrap());
+            for (mut from, mut to) in [
+                (client.try_clone().unwrap(), service.try_clone().unwrap()),
+                (service, client),
+            ] {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+}
+
+/// Behind a gateway people and machines call at two ports, and nobody who invites an edge has to know.
+#[test]
+fn an_edge_that_is_invited_calls_where_the_service_wants_its_machines() {
+    let place = tempfile::tempdir().unwrap();
+    let (listener, machines) = machines_port();
+    let service = Service::start_with(place.path(), false, &["--machine-server", &machines], &[]);
+    pass(listener, service.address);
+    let (service, ada) = customer_of(service, place.path());
+    let people = service.server()[1].clone();
+    assert_ne!(machines, people);
+
+    let made = ada.json(&["edge", "create", "office", "--volume", "files"]);
+    let command = made["command"].as_str().unwrap();
+    assert!(
+        command.contains(&machines) && !command.contains(&people),
+        "{command}"
+    );
+    let (secret, state) = (ada.path("secret"), ada.path("edge"));
+    fs::write(&secret, made["secret"].as_str().unwrap()).unwrap();
+    let mut words: Vec<String> = command.split(' ').skip(1).map(str::to_owned).collect();
+    *words
+        .iter_mut()
+        .skip_while(|word| *word != "--state")
+        .nth(1)
+        .unwrap() = state.clone();
+    words.extend(["--secret-file".into(), secret]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    ada.json(&words);
+    let phrase = ada.path("phrase");
+    ada.json(&["edge", "approve", "office", "--phrase-file", &phrase]);
+    let kept: Vec<String> = fs::read_dir(&state)
+        .unwrap()
+        .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+        .collect();
+    assert!(
+        kept.iter().any(|text| text.contains(&machines)),
+        "the edge keeps where it calls"
+    );
+    assert!(kept.iter().all(|text| !text.contains(&people)));
+
+    // The script for a branch office as well.
+    let mut install = vec![
+        "edge",
+        "install",
+        "annex",
+        "--volume",
+        "files",
+        "--clients",
+        "10.1.0.0/16",
+    ];
+    install.extend(["--store", "s3://b/p?region=eu-west-1"]);
+    let script = ada.firn(&install).good().out();
+    assert!(
+        script.contains(&machines) && !script.contains(&people),
+        "{script}"
+    );
 }
 
 /// How often an invitation is made, and what is refused before one is.

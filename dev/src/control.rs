@@ -49,6 +49,7 @@ pub async fn start(
         placement: Arc::new(Fleet::new(cluster)),
         cloud: Arc::new(NoCloud),
         issuer: url.clone(),
+        machine_server: None,
         trust_domain: TRUST_DOMAIN.into(),
         token_generation: 0,
         disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,

@@ -64,8 +64,12 @@ pub(super) async fn ticket(
             &json!({ "certificate_request": request }),
         )
         .await?;
+    let server = match service {
+        Some(service) => service.to_owned(),
+        None => session.machine_server().await?,
+    };
     let ticket = json!({
-        "server": service.unwrap_or(&session.profile.server),
+        "server": server,
         "server_authority": session.profile.authority,
         "tenant": session.profile.tenant,
         "disk": id,

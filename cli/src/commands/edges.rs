@@ -169,7 +169,7 @@ pub(super) async fn invite(
     let edge = secret.lookup_id().edge_id().to_string();
     let invitation = Invitation {
         version: 2,
-        server: session.profile.server.clone(),
+        server: session.machine_server().await?,
         tenant: session.profile.tenant.clone(),
         tenant_key: session.profile.tenant_key.clone(),
         edge: edge.clone(),
@@ -209,23 +209,16 @@ pub(super) async fn invite(
 }
 
 /// The words of `firn edge join` with this service, for the state directory; it holds no secret.
-pub(super) fn join_command(session: &Session, state: &str) -> Vec<String> {
-    let profile = &session.profile;
-    let mut words = vec![
-        "edge",
-        "join",
-        "--server",
-        &profile.server,
-        "--tenant",
-        &profile.tenant,
-    ];
+pub(super) async fn join_command(session: &Session, state: &str) -> Result<Vec<String>, Failure> {
+    let (profile, server) = (&session.profile, session.machine_server().await?);
+    let mut words = vec!["edge", "join", "--server", &server, "--tenant", &profile.tenant];
     words.extend(["--state", state]);
     let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     if let Some(pem) = &profile.authority {
         // As part of the command: a file would have to be carried there first.
         words.extend(["--authority-der".to_owned(), der_of_pem(pem)]);
     }
-    words
+    Ok(words)
 }
 
 async fn create(
@@ -237,7 +230,8 @@ async fn create(
     let mut session = context.session().await?;
     let Invited { edge, secret } = invite(&mut session, name, volumes).await?;
     let file = give_secret(secret_file, &secret)?;
-    let command = format!("firn {}", join_command(&session, "/var/lib/firn/edge").join(" "));
+    let words = join_command(&session, "/var/lib/firn/edge").await?;
+    let command = format!("firn {}", words.join(" "));
     let shown = json!({
         "edge": edge,
         "command": command,

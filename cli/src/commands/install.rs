@@ -59,7 +59,8 @@ pub async fn run(context: &Context, install: &Install) -> Result<(), Failure> {
     };
     let file = give_secret(install.secret_file.as_deref(), &secret)?;
     let (name, configuration) = (field(&edge, "name"), configuration(install, &edge, &served)?);
-    let script = script(install, &session, &edge, &configuration, &served)?;
+    let join = join_command(&session, STATE).await?;
+    let script = script(install, &edge, &configuration, &served, &join)?;
     let approve = format!("firn edge approve {}", quoted(&name));
     let shown = json!({
         "edge": edge,
@@ -260,15 +261,12 @@ fn configuration(install: &Install, edge: &Value, served: &[Served]) -> Result<S
 
 fn script(
     install: &Install,
-    session: &Session,
     edge: &Value,
     configuration: &str,
     served: &[Served],
+    join: &[String],
 ) -> Result<String, Failure> {
-    let join: Vec<String> = join_command(session, STATE)
-        .iter()
-        .map(|word| quoted(word))
-        .collect();
+    let join: Vec<String> = join.iter().map(|word| quoted(word)).collect();
     let as_edge = if install.container {
         "edge"
     } else {

@@ -160,6 +160,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
             fleet_tenant: None,
             cloud: Arc::new(NoCloud),
             issuer: "https://firn.test".into(),
+            machine_server: None,
             trust_domain: "firn.test".into(),
             token_generation: 0,
             disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,

@@ -79,6 +79,8 @@ pub struct Parts {
     pub cloud: Arc<dyn CloudSessions>,
     /// The service's address: what tokens name as their issuer.
     pub issuer: String,
+    /// The address of edges, nodes and machines with disks, where it is another than people's; invitations name it.
+    pub machine_server: Option<String>,
     /// The installation's name in certificates.
     pub trust_domain: String,
     /// Counts replacements of leaked token keys.
@@ -163,6 +165,11 @@ impl App {
             key_period: AtomicU64::new(now.0 / KEY_PERIOD_SECONDS),
             signed: Mutex::new((0, UnixTime(0), "".into())),
         })))
+    }
+
+    /// Where edges, nodes and machines with disks call, if it is another address than people's.
+    pub(crate) fn machine_server(&self) -> Option<&str> {
+        self.0.parts.machine_server.as_deref()
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -500,6 +507,7 @@ mod tests {
             fleet_tenant: None,
             cloud: Arc::new(NoCloud),
             issuer: "https://firn.example".into(),
+            machine_server: None,
             trust_domain: "firn.example".into(),
             token_generation: 0,
             disk_capability_seconds: DISK_CAPABILITY_SECONDS,

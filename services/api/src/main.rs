@@ -126,6 +126,10 @@ struct Serve {
     /// The address clients use, which tokens name as their issuer.
     #[arg(long, default_value = "https://localhost:7400")]
     issuer: String,
+    /// The address of edges, nodes and machines with disks, where a gateway has a port of its own for who shows a certificate: invitations
+    /// and tickets name it. Without it they call where whoever invited them does.
+    #[arg(long, value_name = "URL", value_parser = machine_server)]
+    machine_server: Option<String>,
     /// The installation's name in certificates.
     #[arg(long, default_value = "firn.local")]
     trust_domain: String,
@@ -261,6 +265,14 @@ fn provisioner(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn NodeProvisi
     bail!("--pool-tenant needs what gives machines: --pool-process, or --ec2-image and --ec2-type")
 }
 
+/// An address that invitations may name: nobody is sent to one without TLS.
+fn machine_server(text: &str) -> Result<String, String> {
+    match text.strip_prefix("https://") {
+        Some(host) if !host.is_empty() => Ok(text.trim_end_matches('/').to_owned()),
+        _ => Err("write https://HOST:PORT".into()),
+    }
+}
+
 fn pool(env: &Env, options: &Serve) -> anyhow::Result<Option<Pool>> {
     let pool = &options.pool;
     let (Some(tenant), Some(cluster), Some(cluster_table), Some(node_bytes)) = (
@@ -276,7 +288,7 @@ fn pool(env: &Env, options: &Serve) -> anyhow::Result<Option<Pool>> {
         None => None,
     };
     let boot = Boot {
-        server: options.issuer.clone(),
+        server: options.machine_server.as_ref().unwrap_or(&options.issuer).clone(),
         authority,
         cluster: cluster.clone(),
         table: cluster_table.to_string(),
@@ -538,6 +550,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         fleet_tenant: options.fleet_tenant,
         cloud: cloud(&env, &options)?,
         issuer: options.issuer,
+        machine_server: options.machine_server,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,
         disk_capability_seconds: options.disk_capability_seconds,

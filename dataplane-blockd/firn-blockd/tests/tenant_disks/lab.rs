@@ -116,6 +116,7 @@ impl Lab {
             fleet_tenant: None,
             cloud: Arc::new(NoCloud),
             issuer: "https://firn.test".into(),
+            machine_server: None,
             trust_domain: TRUST_DOMAIN.into(),
             token_generation: 0,
             disk_capability_seconds: self.capability_seconds,

@@ -19,6 +19,9 @@ struct Health {
     version: &'static str,
     /// The installation's name in certificates; whoever joins needs it for its certificate request.
     trust_domain: String,
+    /// Where edges, nodes and machines with disks call, if it is another address than this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine_server: Option<String>,
 }
 
 /// Public keys (RFC 7517).
@@ -82,6 +85,7 @@ async fn health(call: Call) -> Result<Reply, Problem> {
         status: "ok",
         version: env!("CARGO_PKG_VERSION"),
         trust_domain: call.app.trust_domain().to_owned(),
+        machine_server: call.app.machine_server().map(str::to_owned),
     };
     Ok(Reply::json(StatusCode::OK, &health))
 }

@@ -102,6 +102,7 @@ pub fn app_with(
         fleet_tenant,
         cloud,
         issuer: ISSUER.into(),
+        machine_server: None,
         trust_domain: DOMAIN.into(),
         token_generation: 0,
         disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
