@@ -110,7 +110,9 @@ impl Anchor {
         };
         match self.create(call, &volume_sort(volume)).await? {
             Ok(()) => Ok(()),
-            Err(Obstacle::Tuple) => Err(AnchorError::VolumeExists { volume }),
+            Err(Obstacle::Tuple | Obstacle::Member | Obstacle::Holder | Obstacle::Principal) => {
+                Err(AnchorError::VolumeExists { volume })
+            }
             Err(Obstacle::Name) => Err(AnchorError::NameTaken {
                 name: name.to_owned(),
             }),

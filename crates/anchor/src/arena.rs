@@ -25,11 +25,12 @@
 //! home's needs no entry, hence *that an entry is gone says nothing of what happened meanwhile*: a member that was broken must compare what it
 //! built on, and not only who holds it.
 //!
-//! Nothing calls these rules yet but `tests/lease-model`, which tries all histories of them.
+//! The calls of members follow these rules ([`MemberCall`](crate::MemberCall)), and `tests/lease-model` tries all histories of them.
 
 mod bytes;
 
-use crate::{MemberNumber, MemberRecord, Unfit};
+use crate::{MemberNumber, MemberRecord};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Inode numbers of an arena: 2 million of one home, so that members that work in their own files meet in no record.
@@ -113,7 +114,9 @@ pub struct Arena {
 }
 
 /// A change that needs no other record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum ArenaChange {
     /// Takes what is nobody's.
     Take,
@@ -123,6 +126,44 @@ pub enum ArenaChange {
     Withdraw,
     /// Gives it to who waits, after everything of it was published.
     Give,
+}
+
+/// Why a lease cannot be changed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseRefusal {
+    /// It need not be waited for.
+    #[error("the range is nobody's and can be taken")]
+    IsNobodys,
+    /// It need not be waited for.
+    #[error("the member holds the range")]
+    IsHeld,
+    /// It can be waited for, or its holder broken.
+    #[error("another member holds the range, or a part of it")]
+    HeldByOther,
+    /// Only narrower ranges can be waited for.
+    #[error("parts of the range have another holder")]
+    PartsHeldByOthers,
+    /// Come again later.
+    #[error("sixteen members wait for the range")]
+    QueueFull,
+    /// Somebody else has it by now.
+    #[error("the member does not hold the range")]
+    NotHeld,
+    /// The narrower ranges are to be given first.
+    #[error("members wait for parts of the range: those are given first")]
+    PartsWanted,
+    /// There is nobody to give it to.
+    #[error("nobody waits for the range, and it is the member's home")]
+    NobodyWaits,
+    /// One lease of a wider range takes the place of many.
+    #[error("the arena has 512 leases: a range of the level above is to be taken")]
+    ArenaFull,
+    /// Its lease has to be waited for.
+    #[error("the holder is there")]
+    HolderPresent,
+    /// Its leases are taken without a break.
+    #[error("the holder is absent; its leases are taken without a break")]
+    HolderAbsent,
 }
 
 impl Arena {
@@ -153,15 +194,15 @@ impl Arena {
     /// Who holds all of a range.
     ///
     /// # Errors
-    /// [`Unfit`]: several do.
-    pub fn holder(&self, range: LeaseRange) -> Result<Option<MemberNumber>, Unfit> {
+    /// [`LeaseRefusal`]: several do.
+    pub fn holder(&self, range: LeaseRange) -> Result<Option<MemberNumber>, LeaseRefusal> {
         let holder = match self.exact(range) {
             Some(lease) => lease.holder,
             None => self.inherited(range),
         };
         match self.inner(range).all(|lease| lease.holder == holder) {
             true => Ok(holder),
-            false => Err(Unfit("parts of the range have another holder")),
+            false => Err(LeaseRefusal::PartsHeldByOthers),
         }
     }
 
@@ -173,13 +214,13 @@ impl Arena {
     /// The record after a member's change of a range.
     ///
     /// # Errors
-    /// [`Unfit`] if it cannot be made of this one.
+    /// [`LeaseRefusal`] if it cannot be made of this one.
     pub fn changed(
         &self,
         change: ArenaChange,
         range: LeaseRange,
         member: MemberNumber,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, LeaseRefusal> {
         let mut queue = self.queue(range).to_vec();
         match change {
             ArenaChange::Take => {
@@ -188,16 +229,16 @@ impl Arena {
             }
             ArenaChange::Want => {
                 let Some(holder) = self.holder(range)? else {
-                    return Err(Unfit("the range is nobody's and can be taken"));
+                    return Err(LeaseRefusal::IsNobodys);
                 };
                 if holder == member {
-                    return Err(Unfit("the member holds the range"));
+                    return Err(LeaseRefusal::IsHeld);
                 }
                 if queue.contains(&member) {
                     return Ok(self.clone());
                 }
                 if queue.len() >= MAX_LEASE_QUEUE {
-                    return Err(Unfit("sixteen members wait for the range"));
+                    return Err(LeaseRefusal::QueueFull);
                 }
                 queue.push(member);
                 self.with(range, Some(holder), queue)
@@ -211,16 +252,14 @@ impl Arena {
             }
             ArenaChange::Give => {
                 if self.holder(range)? != Some(member) {
-                    return Err(Unfit("the member does not hold the range"));
+                    return Err(LeaseRefusal::NotHeld);
                 }
                 if self.inner(range).any(|lease| !lease.queue.is_empty()) {
-                    return Err(Unfit(
-                        "members wait for parts of the range: those are given first",
-                    ));
+                    return Err(LeaseRefusal::PartsWanted);
                 }
                 let next = queue.first().copied().or(self.home());
                 if next == Some(member) {
-                    return Err(Unfit("nobody waits for the range, and it is the member's home"));
+                    return Err(LeaseRefusal::NobodyWaits);
                 }
                 self.passed_on(range, next)
             }
@@ -231,15 +270,15 @@ impl Arena {
     /// `record`.
     ///
     /// # Errors
-    /// [`Unfit`]: the holder is there, or others hold parts of the range.
+    /// [`LeaseRefusal`]: the holder is there, or others hold parts of the range.
     pub fn taken_from_absent(
         &self,
         range: LeaseRange,
         taker: MemberNumber,
         (absent, record): (MemberNumber, &MemberRecord),
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, LeaseRefusal> {
         if !record.is_absent() {
-            return Err(Unfit("the holder is there"));
+            return Err(LeaseRefusal::HolderPresent);
         }
         let is_free =
             |holder: Option<MemberNumber>| holder.is_none_or(|holder| holder == taker || holder == absent);
@@ -251,17 +290,20 @@ impl Arena {
     /// the holder's record that is `record`, with the head root retained for the holder's journal.
     ///
     /// # Errors
-    /// [`Unfit`]: the holder does not hold all of it, or is absent.
+    /// [`LeaseRefusal`]: the holder does not hold all of it, or is absent.
     pub fn broken(
         &self,
         range: LeaseRange,
         breaker: MemberNumber,
         (silent, record): (MemberNumber, &MemberRecord),
-    ) -> Result<(Self, MemberRecord), Unfit> {
+    ) -> Result<(Self, MemberRecord), LeaseRefusal> {
         self.is_all_of(range, |holder| {
             holder.is_none_or(|holder| holder == breaker || holder == silent)
         })?;
-        Ok((self.passed_on(range, Some(breaker))?, record.broken()?))
+        Ok((
+            self.passed_on(range, Some(breaker))?,
+            record.broken().map_err(|_| LeaseRefusal::HolderAbsent)?,
+        ))
     }
 
     fn exact(&self, range: LeaseRange) -> Option<&Lease> {
@@ -288,19 +330,19 @@ impl Arena {
         &self,
         range: LeaseRange,
         is_fit: impl Fn(Option<MemberNumber>) -> bool,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), LeaseRefusal> {
         let outside = match self.exact(range) {
             Some(lease) => lease.holder,
             None => self.inherited(range),
         };
         match is_fit(outside) && self.inner(range).all(|lease| is_fit(lease.holder)) {
             true => Ok(()),
-            false => Err(Unfit("another member holds the range, or a part of it")),
+            false => Err(LeaseRefusal::HeldByOther),
         }
     }
 
     /// The range is another's, whole; who waits for it goes on waiting.
-    fn passed_on(&self, range: LeaseRange, holder: Option<MemberNumber>) -> Result<Self, Unfit> {
+    fn passed_on(&self, range: LeaseRange, holder: Option<MemberNumber>) -> Result<Self, LeaseRefusal> {
         let mut queue = self.queue(range).to_vec();
         queue.retain(|waiting| Some(*waiting) != holder);
         let mut passed = self.clone();
@@ -315,15 +357,13 @@ impl Arena {
         range: LeaseRange,
         holder: Option<MemberNumber>,
         queue: Vec<MemberNumber>,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, LeaseRefusal> {
         let mut changed = self.clone();
         changed.leases.retain(|lease| lease.range != range);
         let is_needless = queue.is_empty() && holder == changed.inherited(range);
         if !is_needless {
             if changed.leases.len() >= MAX_LEASES {
-                return Err(Unfit(
-                    "the arena has 512 leases: a range of the level above is to be taken",
-                ));
+                return Err(LeaseRefusal::ArenaFull);
             }
             let place = changed.leases.partition_point(|lease| lease.range < range);
             changed.leases.insert(place, Lease { range, holder, queue });

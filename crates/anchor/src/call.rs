@@ -13,8 +13,8 @@
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
 use crate::{
-    CleaningNote, HandoverChange, HoldChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep,
-    TupleVersion, VolumeChange, WriterTenure, text,
+    CleaningNote, HandoverChange, HoldChange, MemberCall, Proposal, RetiredSegment, RetirementRound, Root,
+    Sweep, TupleVersion, VolumeChange, WriterTenure, text,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -378,6 +378,15 @@ pub enum AnchorCall {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         change_id: [u8; 16],
     },
+    /// Asks or changes something of the members of a volume that is shared by inode, and of their leases.
+    Members {
+        /// Which volume.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        volume: VolumeId,
+        /// What.
+        call: MemberCall,
+    },
 }
 
 /// A segment to retire.
@@ -470,6 +479,12 @@ pub enum Obstacle {
     Tuple,
     /// The name belongs to another volume.
     Name,
+    /// The member's own record is another one: it spoke meanwhile, or it was broken.
+    Member,
+    /// The holder's record is another one: it gave a sign of life.
+    Holder,
+    /// The member joined as another caller, who alone may speak for it.
+    Principal,
 }
 
 /// A tuple as it is stored.
@@ -525,6 +540,7 @@ impl AnchorCall {
             | Self::ForgetRound { .. }
             | Self::SetCleanerCursor { .. }
             | Self::NoteCleaning { .. } => false,
+            Self::Members { call, .. } => call.is_read(),
         }
     }
 }
@@ -547,7 +563,8 @@ impl AnchorRole {
                 AnchorCall::CreateFamily { .. }
                 | AnchorCall::CreateVolume { .. }
                 | AnchorCall::ChangeVolume { .. }
-                | AnchorCall::ChangeHandover { .. },
+                | AnchorCall::ChangeHandover { .. }
+                | AnchorCall::Members { .. },
             ) => role == Self::Edge || firn_env::planted!("anchor.cleaners_may_all"),
             (role, _) => role == Self::Cleaner,
         }

@@ -12,7 +12,9 @@ use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, V
 use firn_table::{ItemVersion, TableError};
 use std::sync::Arc;
 
+mod leases;
 mod locks;
+mod members;
 
 const FAMILY: FamilyId = FamilyId([5; 16]);
 const MAIN: VolumeId = VolumeId([1; 16]);
@@ -54,6 +56,14 @@ pub async fn run(backend: Arc<dyn AnchorBackend>, env: &Env) {
         .who_waits_stands_in_a_queue_and_only_the_owners_heart_beats()
         .await;
     subject.locks_lie_in_the_handover_record().await;
+    let mut members = subject.a_volume_gets_members_and_is_owned_by_nobody().await;
+    subject
+        .members_commit_on_the_root_that_they_saw(&mut members)
+        .await;
+    subject.leases_go_from_member_to_member(&mut members).await;
+    subject
+        .the_absent_are_taken_from_and_the_silent_broken(&mut members)
+        .await;
     subject.a_writer_is_drawn_once().await;
     subject.lists_are_bounded_and_names_are_names().await;
     subject.what_cleaners_leave_can_be_read().await;

@@ -1,7 +1,7 @@
 //! Errors of the anchor, each with what it means for data and what to do.
 
-use crate::{NameError, Owner, TupleError};
-use firn_format::{FamilyId, OwnershipEpoch, Version, VolumeId};
+use crate::{LeaseRefusal, MemberNumber, NameError, Owner, TupleError};
+use firn_format::{FamilyId, OwnershipEpoch, Version, VolumeId, WriterId};
 use firn_table::TableError;
 use std::fmt;
 
@@ -155,6 +155,68 @@ pub enum AnchorError {
         volume: VolumeId,
         /// How many.
         retained: usize,
+    },
+    /// The volume is written by members, and owned by nobody.
+    #[error(
+        "volume {volume} is shared by inode: its members write it, and nobody owns it; nothing was changed. An edge writes it by joining it"
+    )]
+    SharedByInode {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// The volume is not written by members.
+    #[error("volume {volume} is not shared by inode, so it has no members; share it first")]
+    NotSharedByInode {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// There is no such member.
+    #[error("volume {volume} has no {member}: it never joined, or this is another table")]
+    NoSuchMember {
+        /// The volume.
+        volume: VolumeId,
+        /// Which.
+        member: MemberNumber,
+    },
+    /// The member is another caller's.
+    #[error(
+        "{member} of volume {volume} joined as another caller, who alone may speak for it; nothing was changed. Join anew"
+    )]
+    OthersMember {
+        /// The volume.
+        volume: VolumeId,
+        /// Which.
+        member: MemberNumber,
+    },
+    /// This incarnation of the member is over.
+    #[error(
+        "{member} of volume {volume} gave no sign of life, and another office ended its incarnation {incarnation}: what is not committed          is judged at the next start, and none of it is lost"
+    )]
+    MemberBroken {
+        /// The volume.
+        volume: VolumeId,
+        /// Which.
+        member: MemberNumber,
+        /// What is over.
+        incarnation: WriterId,
+    },
+    /// The member is away, so it holds nothing.
+    #[error("{member} of volume {volume} is away: it comes back before it takes leases")]
+    MemberAway {
+        /// The volume.
+        volume: VolumeId,
+        /// Which.
+        member: MemberNumber,
+    },
+    /// A lease that cannot be changed so as the arena is now; nothing was changed.
+    #[error("the lease of inode {inode} of volume {volume}: {why}")]
+    Lease {
+        /// The volume.
+        volume: VolumeId,
+        /// An inode of the range.
+        inode: u64,
+        /// Why.
+        why: LeaseRefusal,
     },
     /// The tuple's bytes cannot be read.
     #[error("the tuple {what} cannot be read: {why}")]

@@ -2,6 +2,8 @@
 //!
 //! Not of the handover record: a build that does not know it refuses `shared = true`, and in all other volumes nobody writes one.
 //! Nor of the hold, for the same reason: a build that does not know it stops at the flag that it has in the cleaner's round.
+//! Nor of version 4 of the volume tuple, and of what members write: those are in volumes that are shared by inode only, and a build that does not
+//! know them refuses such a volume by its tuple.
 
 use crate::{account, cleaning, proposal, remembered, tuple, writer};
 use firn_format::FormatVersions;

@@ -9,8 +9,8 @@
 //! - [`Ownership`] is the right to replace the root, until somebody takes it away. It never expires by time.
 //! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
 //! - A [`HandoverRecord`] says whether the owner of a shared volume lives, and who waits to own it.
-//! - An [`Arena`] says which member of a volume that many write may change which inodes, a [`MemberRecord`] whether that member is there: pure
-//!   rules, which no call uses yet.
+//! - An [`Arena`] says which member of a volume that is shared by inode may change which inodes, a [`MemberRecord`] whether that member is there;
+//!   [`Membership`] is the right of one incarnation of a member to change either, and to commit.
 //! - A [`CleaningAccount`] adds up what cleaners sent to the bucket and found in it, for the bill.
 //! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
 //!   one order.
@@ -34,6 +34,7 @@ mod known;
 mod layout;
 mod mark;
 mod member;
+mod membership;
 mod on_table;
 mod ownership;
 mod proposal;
@@ -49,8 +50,8 @@ mod writer;
 pub use account::{CleaningAccount, CleaningNote, LISTING_GAP_MAX, Listing};
 pub use anchor::{Anchor, VolumeEntry};
 pub use arena::{
-    ARENA_BITS, Arena, ArenaChange, LEVEL_BITS, LEVEL_MAX, Lease, LeaseRange, MAX_LEASE_QUEUE, MAX_LEASES,
-    SHAPE_LEASE,
+    ARENA_BITS, Arena, ArenaChange, LEVEL_BITS, LEVEL_MAX, Lease, LeaseRange, LeaseRefusal, MAX_LEASE_QUEUE,
+    MAX_LEASES, SHAPE_LEASE,
 };
 pub use call::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX, MAX_LISTED, Obstacle,
@@ -66,7 +67,10 @@ pub use handover::locks::{MAX_LOCKING, MAX_LOCKS, MemberLocks, RecordedLock};
 pub use handover::{Beating, HandoverChange, HandoverRecord, Heartbeat, MAX_WANTS, Want};
 pub use hold::{Hold, HoldChange, MAX_RELEASED};
 pub use known::KnownTuples;
-pub use member::{MemberChange, MemberCommit, MemberNumber, MemberRecord};
+pub use member::{MemberChange, MemberCommit, MemberNumber, MemberRecord, MemberTuple, PrincipalId};
+pub use membership::call::{MemberCall, Presence, SeenMember, SeenRange};
+pub use membership::mail::Mail;
+pub use membership::{MemberCommitEnd, MemberEntry, Membership, SeenArena};
 pub use on_table::TableBackend;
 pub use ownership::{Ownership, Takeover};
 pub use proposal::{MAX_PROPOSAL_USAGE, Overtaken, Proposal, UsageChange};

@@ -1,7 +1,8 @@
 //! The marks of tuples: random, drawn for a change, by which it is recognised when its answer was lost.
 
 use crate::{
-    CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Hold, Proposal, TupleError, VolumeTuple,
+    Arena, CleanerRound, CleaningAccount, FamilyTuple, HandoverRecord, Hold, Mail, MemberTuple, Proposal,
+    TupleError, VolumeTuple,
 };
 
 /// Reads a tuple's mark.
@@ -33,4 +34,22 @@ pub(crate) fn handover_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
 
 pub(crate) fn hold_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
     Hold::from_bytes(bytes).map(|hold| hold.change_id)
+}
+
+pub(crate) fn member_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    MemberTuple::from_bytes(bytes).map(|tuple| tuple.change_id)
+}
+
+/// Of the last commit: it stands in the member's record after later signs of life.
+pub(crate) fn commit_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    let commit = MemberTuple::from_bytes(bytes)?.record.last_commit;
+    Ok(commit.map_or([0; 16], |commit| commit.commit_id))
+}
+
+pub(crate) fn arena_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    Arena::from_bytes(bytes).map(|(_, change_id)| change_id)
+}
+
+pub(crate) fn mail_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    Mail::from_bytes(bytes).map(|mail| mail.change_id)
 }

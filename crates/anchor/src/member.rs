@@ -17,17 +17,21 @@
 //! **Absent** is a member that is away or has no incarnation. Its leases may be taken without asking, by a transaction on the version of this
 //! record at which it was absent; without that condition a member that returns in the same instant would have its lease, and the taker too.
 //!
-//! Nothing calls these rules yet but `tests/lease-model`, which tries all histories of them.
+//! The calls of members follow these rules ([`MemberCall`](crate::MemberCall)), and `tests/lease-model` tries all histories of them. In the table
+//! a record stands beside who the member is ([`MemberTuple`]).
 
 mod bytes;
 
-use crate::Unfit;
+use crate::{OwnerId, Unfit};
 use firn_format::{Version, WriterId};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A member of a shared volume, over all its restarts: the writer number that it drew when it joined. Inode numbers from that number times
 /// 2^32 on are its home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(transparent)]
 pub struct MemberNumber(pub u32);
 
 impl fmt::Display for MemberNumber {
@@ -58,6 +62,25 @@ pub struct MemberRecord {
     pub beats: u64,
     /// The last commit, by whichever incarnation.
     pub last_commit: Option<MemberCommit>,
+}
+
+/// Who a service knows a caller to be, by its certificate or its signature: what a member's record is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrincipalId(pub [u8; 16]);
+
+/// A member as the table has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberTuple {
+    /// Whose: the edge as it was made.
+    pub edge: OwnerId,
+    /// What people call it.
+    pub name: String,
+    /// Who alone may speak for it at a service; `None`: it joined on the table itself, and whoever has that may.
+    pub principal: Option<PrincipalId>,
+    /// Whether it is there, and what it committed last.
+    pub record: MemberRecord,
+    /// Random, drawn for this state of the tuple: recognised after a lost reply.
+    pub change_id: [u8; 16],
 }
 
 /// A change that a member makes of its own record.

@@ -12,11 +12,12 @@
 mod cleaning;
 mod handover;
 mod hold;
+mod members;
 
 use crate::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningAccount, CleaningNote, FamilyTuple,
-    MAX_LISTED, Obstacle, OwnerId, Proposal, Root, StoredTuple, TupleError, TupleVersion, VolumeChange,
-    VolumeTuple, WriterTenure, WriterTuple,
+    MAX_LISTED, Obstacle, OwnerId, PrincipalId, Proposal, Root, StoredTuple, TupleError, TupleVersion,
+    VolumeChange, VolumeTuple, WriterTenure, WriterTuple,
     account::ACCOUNT,
     anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
     cleaning::{DOOMED_PREFIX, RETIRED_PREFIX, ROUND, cursor_bytes, segment_sort},
@@ -40,6 +41,7 @@ pub struct TableBackend {
     table: Arc<dyn Table>,
     partition: String,
     role: Option<AnchorRole>,
+    principal: Option<PrincipalId>,
     guards: Vec<Write>,
     known: Arc<KnownTuples>,
 }
@@ -51,6 +53,7 @@ impl TableBackend {
             table,
             partition: partition.into(),
             role: None,
+            principal: None,
             guards: Vec::new(),
             known: Arc::default(),
         }
@@ -61,6 +64,13 @@ impl TableBackend {
     pub fn for_role(self, role: AnchorRole) -> Self {
         let role = Some(role);
         Self { role, ..self }
+    }
+
+    /// Speaks for the members of this caller and of nobody else.
+    #[must_use]
+    pub fn for_principal(self, principal: PrincipalId) -> Self {
+        let principal = Some(principal);
+        Self { principal, ..self }
     }
 
     /// Changes nothing unless these hold as well: checks of items in other partitions.
@@ -135,32 +145,47 @@ impl TableBackend {
         writes: Vec<Write>,
         mark: Option<(ReadMark, [u8; 16])>,
     ) -> Result<AnchorAnswer, TableError> {
-        let own = writes.len();
-        let written = writes.iter().find_map(|write| match write {
-            Write::Put { key, value, .. } if key.sort == sort => Some(value.clone()),
-            Write::Put { .. } | Write::Delete { .. } | Write::Check { .. } => None,
-        });
+        let obstacles: Vec<Obstacle> = (0..writes.len())
+            .map(|index| {
+                if index == 1 {
+                    Obstacle::Name
+                } else {
+                    Obstacle::Tuple
+                }
+            })
+            .collect();
+        self.change_with(sort, writes, &obstacles, mark).await
+    }
+
+    /// The same of writes each of which says what stands in the way when it cannot be made.
+    async fn change_with(
+        &self,
+        sort: &str,
+        writes: Vec<Write>,
+        obstacles: &[Obstacle],
+        mark: Option<(ReadMark, [u8; 16])>,
+    ) -> Result<AnchorAnswer, TableError> {
+        let written: Vec<_> = writes
+            .iter()
+            .map(|write| match write {
+                Write::Put { key, value, .. } => Some((key.clone(), value.clone())),
+                Write::Delete { .. } | Write::Check { .. } => None,
+            })
+            .collect();
         let mut all = writes;
         all.extend(self.guards.iter().cloned());
         match self.table.transact(all).await {
             Ok(applied) => {
-                let version = applied.first().copied().flatten();
-                if let (Some(version), Some(value)) = (version, &written) {
-                    self.known.learn(&self.key(sort), version, value);
+                for (write, version) in written.iter().zip(&applied) {
+                    if let (Some((key, value)), Some(version)) = (write, version) {
+                        self.known.learn(key, *version, value);
+                    }
                 }
+                let version = applied.first().copied().flatten();
                 Ok(AnchorAnswer::Changed { version })
             }
-            Err(TableError::ConditionFailed { index }) if index < own => {
-                self.already(
-                    sort,
-                    mark,
-                    if index == 1 {
-                        Obstacle::Name
-                    } else {
-                        Obstacle::Tuple
-                    },
-                )
-                .await
+            Err(TableError::ConditionFailed { index }) if index < obstacles.len() => {
+                self.already(sort, mark, obstacles[index]).await
             }
             Err(TableError::Unavailable(_)) if firn_env::planted!("anchor.doubt_is_done") => {
                 Ok(AnchorAnswer::Changed {
@@ -213,6 +238,7 @@ impl TableBackend {
             retained: Vec::new(),
             change_id,
             commits: 0,
+            by_inode: false,
         };
         let sort = volume_sort(volume);
         let writes = vec![
@@ -509,6 +535,7 @@ impl AnchorBackend for TableBackend {
                 note,
                 change_id,
             } => self.note_cleaning(seen, &note, change_id).await,
+            AnchorCall::Members { volume, call } => self.members(volume, call).await,
         }
     }
 }

@@ -453,6 +453,9 @@ impl Anchor {
         grant: [u8; 16],
         force: bool,
     ) -> Result<VolumeChange, AnchorError> {
+        if tuple.by_inode {
+            return Err(AnchorError::SharedByInode { volume });
+        }
         if tuple.epoch.0 == u64::MAX {
             return Err(AnchorError::Damaged {
                 what: volume_sort(volume),

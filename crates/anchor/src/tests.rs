@@ -7,6 +7,7 @@ mod histories;
 mod hold;
 mod layouts;
 mod locks;
+mod membership;
 mod mutants;
 mod service;
 mod support;

@@ -7,9 +7,15 @@
 //!  commit            owner, epoch and grant are the committer's; the version rises   root, commits + 1
 //!  drain             epoch and grant are the owner's                                no owner
 //!  forget retained   -                                                              without the root retained for that epoch
+//!  share by inode    nobody owns it, and it has a root                              epoch + 1, for all members and for ever
 //! ```
+//!
+//! A volume that is shared by inode is neither taken nor drained, and its roots are committed by members ([`crate::MemberCall`]).
 
-use crate::{MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root, VolumeTuple, text, tuple::check_name};
+use crate::{
+    MAX_RETAINED_ROOTS, MemberNumber, Owner, OwnerId, RetainedRoot, Root, VolumeTuple, text,
+    tuple::check_name,
+};
 use firn_format::OwnershipEpoch;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +73,15 @@ pub enum VolumeChange {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         change_id: [u8; 16],
     },
+    /// Has many write it from now on, each what it holds by a lease of an inode.
+    ShareByInode {
+        /// Random, in the place of an ownership's; the change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        grant: [u8; 16],
+        /// By the caller's wall clock, milliseconds since 1970.
+        shared_at_ms: i64,
+    },
     /// Forgets a root that a takeover retained.
     ForgetRetained {
         /// The epoch that the takeover ended.
@@ -89,7 +104,7 @@ impl VolumeChange {
     /// What the tuple is recognised by after the change.
     pub fn change_id(&self) -> [u8; 16] {
         match self {
-            Self::Take { grant, .. } => *grant,
+            Self::Take { grant, .. } | Self::ShareByInode { grant, .. } => *grant,
             Self::Commit { root, .. } => root.commit_id,
             Self::Drain { change_id, .. } | Self::ForgetRetained { change_id, .. } => *change_id,
         }
@@ -100,6 +115,10 @@ impl VolumeChange {
     /// # Errors
     /// [`Unfit`] if it cannot be made on this one.
     pub fn apply(&self, tuple: &VolumeTuple) -> Result<VolumeTuple, Unfit> {
+        let is_members = tuple.by_inode && !matches!(self, Self::ForgetRetained { .. });
+        if is_members && !firn_env::planted!("anchor.owner_of_members_volume") {
+            return Err(Unfit("the volume is shared by inode, and its members commit"));
+        }
         let mut changed = match self {
             Self::Take {
                 owner,
@@ -125,11 +144,12 @@ impl VolumeChange {
                     ..tuple.clone()
                 }
             }
+            Self::ShareByInode { grant, shared_at_ms } => share(tuple, *grant, *shared_at_ms)?,
             Self::ForgetRetained { fenced, .. } => {
                 let mut changed = tuple.clone();
                 changed
                     .retained
-                    .retain(|retained| retained.fenced_epoch != *fenced);
+                    .retain(|retained| retained.member.is_some() || retained.fenced_epoch != *fenced);
                 changed
             }
         };
@@ -188,6 +208,7 @@ fn take(
             tenure: tuple.tenure,
             retained_at_ms: now_ms,
             root: root.clone(),
+            member: None,
         });
     }
     let restarts = !force && tuple.owner.is_some() && firn_env::planted!("anchor.restart_keeps_epoch");
@@ -216,6 +237,118 @@ fn commit(tuple: &VolumeTuple, grant: [u8; 16], root: &Root) -> Result<VolumeTup
             .saturating_add(u64::from(!firn_env::planted!("anchor.commits_uncounted"))),
         ..tuple.clone()
     })
+}
+
+fn share(tuple: &VolumeTuple, grant: [u8; 16], now_ms: i64) -> Result<VolumeTuple, Unfit> {
+    if tuple.owner.is_some() {
+        return Err(Unfit(
+            "an edge owns the volume: it is drained before it is shared by inode",
+        ));
+    }
+    if tuple.root.is_none() {
+        return Err(Unfit("the volume has no root yet: its first owner makes it"));
+    }
+    if grant == tuple.grant {
+        return Err(Unfit("the grant is the present one's"));
+    }
+    let epoch = tuple
+        .epoch
+        .0
+        .checked_add(1)
+        .map(OwnershipEpoch)
+        .ok_or(Unfit("the epoch is at its end"))?;
+    // A tenure of nobody: a journal that is still somewhere is salvaged, never replayed.
+    Ok(VolumeTuple {
+        epoch,
+        tenure: epoch,
+        tenure_owner: OwnerId([0; 16]),
+        grant,
+        taken_at_ms: now_ms,
+        by_inode: true,
+        ..tuple.clone()
+    })
+}
+
+impl VolumeTuple {
+    /// The tuple of a volume that is shared by inode, after a member's commit.
+    ///
+    /// # Errors
+    /// [`Unfit`]: the root does not come next, or is not of this edge under the volume's epoch.
+    pub(crate) fn committed_by_member(&self, root: &Root, edge: OwnerId) -> Result<Self, Unfit> {
+        check_name(&root.owner_name).map_err(|_| Unfit("the member's name is no name"))?;
+        self.is_shared()?;
+        let is_members = root.owner == edge && root.epoch == self.epoch;
+        if !is_members && !firn_env::planted!("anchor.commit_of_anothers_root") {
+            return Err(Unfit(
+                "the root names another edge than the member's, or another epoch",
+            ));
+        }
+        if !follows(self.root.as_ref(), root) && !firn_env::planted!("anchor.versions_may_repeat") {
+            return Err(Unfit("versions rise, by 65,536 at most"));
+        }
+        Ok(Self {
+            root: Some(root.clone()),
+            change_id: root.commit_id,
+            commits: self
+                .commits
+                .saturating_add(u64::from(!firn_env::planted!("anchor.commits_uncounted"))),
+            ..self.clone()
+        })
+    }
+
+    /// The same after the break of a member, with the head kept for its journal; one that is kept for it already goes on being kept.
+    ///
+    /// # Errors
+    /// [`Unfit`]: there is no root, or the most are retained already.
+    pub(crate) fn retaining_for(
+        &self,
+        member: MemberNumber,
+        retained_at_ms: i64,
+        change_id: [u8; 16],
+    ) -> Result<Self, Unfit> {
+        self.is_shared()?;
+        let mut changed = Self {
+            change_id,
+            ..self.clone()
+        };
+        if self.retained_for_member(member).is_none() && !firn_env::planted!("anchor.break_retains_nothing") {
+            let root = self.root.clone().ok_or(Unfit("the volume has no root"))?;
+            if self.retained.len() >= MAX_RETAINED_ROOTS {
+                return Err(Unfit("the most roots that there can be are retained already"));
+            }
+            changed.retained.push(RetainedRoot {
+                fenced_epoch: self.epoch,
+                tenure: self.tenure,
+                retained_at_ms,
+                root,
+                member: Some(member),
+            });
+        }
+        Ok(changed)
+    }
+
+    /// The same once the member's journal was judged.
+    ///
+    /// # Errors
+    /// [`Unfit`]: it is another kind of volume.
+    pub(crate) fn forgetting_for(&self, member: MemberNumber, change_id: [u8; 16]) -> Result<Self, Unfit> {
+        self.is_shared()?;
+        let mut changed = Self {
+            change_id,
+            ..self.clone()
+        };
+        changed
+            .retained
+            .retain(|retained| retained.member != Some(member));
+        Ok(changed)
+    }
+
+    fn is_shared(&self) -> Result<(), Unfit> {
+        match self.by_inode {
+            true => Ok(()),
+            false => Err(Unfit("the volume is not shared by inode")),
+        }
+    }
 }
 
 /// Whether a root comes after the current one. Of the first one any version does: a clone goes on from where it branched off.

@@ -6,20 +6,24 @@
 //!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
 //!
 //! family   = version u8 (1) | kind u8 'F' | flags u8 | next_writer u64 | created_at_ms i64 | change_id [16]
-//! volume   = version u8 (2, 3) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
+//! volume   = version u8 (2, 3, 4) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
 //!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained* | commits u64
 //! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit, and any in a family: refused)
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
 //!          | owner | commit_id [16] | committed_at_ms i64 | signed u8 (1: signature [64])      no `signed` below version 3
-//! retained = fenced_epoch u64 | tenure u64 | retained_at_ms i64 | root
+//! retained = fenced_epoch u64 | tenure u64 | retained_at_ms i64 | root | member u32 (0: of a takeover)                 no `member` below version 4
 //! text     = length u8 | UTF-8                                  integers are little-endian
 //! ```
 //!
-//! Version 3 is written as soon as one of the tuple's roots is signed. A volume tuple without retained roots takes about 420 bytes,
+//! Version 3 is written as soon as one of the tuple's roots is signed, version 4 of a volume that is shared by inode: what commits to it must know
+//! of members, so an older build reads none of it. A volume tuple without retained roots takes about 420 bytes,
 //! so a commit costs one write unit.
 
-use crate::layout::{self, Reader, Writer};
+use crate::{
+    MemberNumber,
+    layout::{self, Reader, Writer},
+};
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use firn_format::{FamilyId, Location, OwnershipEpoch, Uid, Version, VolumeId, WriterId};
@@ -36,6 +40,8 @@ pub(crate) const LAYOUT_VERSION: u8 = 1;
 const UNSIGNED_VERSION: u8 = 2;
 /// Version 3 added the signatures of roots.
 pub(crate) const VOLUME_VERSION: u8 = 3;
+/// Version 4 is that of a volume which is shared by inode; no other volume's tuple is written in it.
+const BY_INODE_VERSION: u8 = 4;
 /// Bytes of a root's signature.
 pub const ROOT_SIGNATURE_BYTES: usize = 64;
 const SIGNATURE_LABEL: &[u8] = b"firn 1 root signature";
@@ -108,6 +114,8 @@ pub struct RetainedRoot {
     pub retained_at_ms: i64,
     /// The root.
     pub root: Root,
+    /// Whose journal it is kept for, of a volume that is shared by inode; `None`: a fenced owner's.
+    pub member: Option<MemberNumber>,
 }
 
 /// All the anchor knows of a volume.
@@ -139,6 +147,8 @@ pub struct VolumeTuple {
     pub change_id: [u8; 16],
     /// Root commits since the tuple was made, whoever made them: what is charged. (A root's version counts births; it may skip.)
     pub commits: u64,
+    /// Whether many write it, each what it holds by a lease: then nobody owns it, and its members commit.
+    pub by_inode: bool,
 }
 
 /// All the anchor knows of a family.
@@ -157,7 +167,7 @@ pub struct FamilyTuple {
 pub enum TupleError {
     /// Written by a newer build.
     #[error(
-        "layout {found} is unknown; this build reads layouts up to {VOLUME_VERSION}: a newer build wrote it. Nothing was changed: install \
+        "layout {found} is unknown; this build reads layouts up to {BY_INODE_VERSION}: a newer build wrote it. Nothing was changed: install \
          that version or a newer one"
     )]
     UnknownVersion {
@@ -215,6 +225,13 @@ impl VolumeTuple {
         self.retained.iter().find(|retained| retained.tenure == tenure)
     }
 
+    /// The root that a break kept for a member's journal.
+    pub fn retained_for_member(&self, member: MemberNumber) -> Option<&RetainedRoot> {
+        self.retained
+            .iter()
+            .find(|retained| retained.member == Some(member))
+    }
+
     /// When anything was last committed, milliseconds since 1970.
     pub fn last_committed_ms(&self) -> Option<i64> {
         self.root.as_ref().map(|root| root.committed_at_ms)
@@ -243,9 +260,11 @@ impl VolumeTuple {
             .root
             .iter()
             .chain(self.retained.iter().map(|retained| &retained.root));
-        let version = match roots.any(|root| root.signature.is_some()) {
-            true => VOLUME_VERSION,
-            false => UNSIGNED_VERSION,
+        let is_signed = roots.any(|root| root.signature.is_some());
+        let version = match (self.by_inode, is_signed) {
+            (true, _) => BY_INODE_VERSION,
+            (false, true) => VOLUME_VERSION,
+            (false, false) => UNSIGNED_VERSION,
         };
         writer.u8(version);
         writer.u8(VOLUME_KIND);
@@ -280,6 +299,9 @@ impl VolumeTuple {
             writer.u64(retained.tenure.0);
             writer.i64(retained.retained_at_ms);
             write_root_of(&mut writer, &retained.root, version);
+            if self.by_inode {
+                writer.u32(retained.member.map_or(0, |member| member.0));
+            }
         }
         writer.u64(self.commits);
         writer.finish().into()
@@ -290,10 +312,15 @@ impl VolumeTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one volume tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let (mut reader, layout) = layout::open_versions(bytes, LAYOUT_VERSION, VOLUME_VERSION, VOLUME_KIND)?;
+        let (mut reader, layout) =
+            layout::open_versions(bytes, LAYOUT_VERSION, BY_INODE_VERSION, VOLUME_KIND)?;
         let flags = reader.u8()?;
         if flags & !(HAS_OWNER | HAS_ROOT | DRAINED) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
+        }
+        let by_inode = layout == BY_INODE_VERSION;
+        if by_inode && flags & HAS_OWNER != 0 {
+            return Err(reader.malformed("an owner of a volume that is shared by inode"));
         }
         let epoch = OwnershipEpoch(reader.u64()?);
         let tenure = OwnershipEpoch(reader.u64()?);
@@ -326,6 +353,10 @@ impl VolumeTuple {
                 tenure: OwnershipEpoch(reader.u64()?),
                 retained_at_ms: reader.i64()?,
                 root: read_root_of(&mut reader, layout)?,
+                member: match by_inode {
+                    true => Some(MemberNumber(reader.u32()?)).filter(|member| member.0 != 0),
+                    false => None,
+                },
             });
         }
         let commits = if layout >= UNSIGNED_VERSION {
@@ -334,7 +365,7 @@ impl VolumeTuple {
             0
         };
         let mut roots = root.iter().chain(retained.iter().map(|retained| &retained.root));
-        if layout > UNSIGNED_VERSION && !roots.any(|root| root.signature.is_some()) {
+        if layout == VOLUME_VERSION && !roots.any(|root| root.signature.is_some()) {
             return Err(reader.malformed("a tuple of signed roots without a signature"));
         }
         reader.finish()?;
@@ -351,6 +382,7 @@ impl VolumeTuple {
             retained,
             change_id,
             commits,
+            by_inode,
         })
     }
 }

@@ -9,13 +9,14 @@
 //! owner (A, epoch)     volume A has a higher epoch, or nobody owns it
 //! first root of A      volume A has a root
 //! cleaner              it was ended: every commit of a cleaner checks that it was not
+//! member M of A        M's record has another incarnation                        (until cleaners judge so: never)
 //! unknown              never (what says nothing of itself is left alone)
 //! ```
 //!
 //! An item goes only after its writer's end. So an incarnation that was drawn once and has no item is over, too.
 
 use crate::{
-    Anchor, AnchorCall, AnchorError, TupleError, TupleVersion,
+    Anchor, AnchorCall, AnchorError, MemberNumber, TupleError, TupleVersion,
     anchor::{FAMILY, decode},
     layout::{self, Writer},
     retry, text,
@@ -34,6 +35,7 @@ const UNKNOWN: u8 = 0;
 const OWNER: u8 = 1;
 const FIRST_ROOT: u8 = 2;
 const CLEANER: u8 = 3;
+const MEMBER: u8 = 4;
 
 /// For what an incarnation was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,15 @@ pub enum WriterTenure {
     },
     /// It moves what others wrote.
     Cleaner,
+    /// It is a member of a volume that is shared by inode, or one incarnation of it.
+    Member {
+        /// The volume.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        volume: VolumeId,
+        /// The member.
+        member: MemberNumber,
+    },
 }
 
 /// What is registered of an incarnation.
@@ -89,6 +100,7 @@ impl WriterTuple {
             WriterTenure::Owner { volume, epoch } => (OWNER, volume.0, epoch.0),
             WriterTenure::FirstRoot { volume } => (FIRST_ROOT, volume.0, 0),
             WriterTenure::Cleaner => (CLEANER, [0; 16], 0),
+            WriterTenure::Member { volume, member } => (MEMBER, volume.0, u64::from(member.0)),
         };
         writer.u8(kind);
         writer.raw(&volume);
@@ -117,6 +129,10 @@ impl WriterTuple {
             OWNER => WriterTenure::Owner { volume, epoch },
             FIRST_ROOT => WriterTenure::FirstRoot { volume },
             CLEANER => WriterTenure::Cleaner,
+            MEMBER => WriterTenure::Member {
+                volume,
+                member: MemberNumber(u32::try_from(epoch.0).map_err(|_| unknown)?),
+            },
             _ => return Err(unknown),
         };
         let tuple = Self {

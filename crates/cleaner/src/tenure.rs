@@ -98,7 +98,8 @@ impl WriterStates {
             })
         };
         Ok(match registered.tenure {
-            WriterTenure::Unknown => WriterState::Unknown,
+            // Members commit on each other's roots, and what their writers left behind is not judged before that is.
+            WriterTenure::Unknown | WriterTenure::Member { .. } => WriterState::Unknown,
             WriterTenure::Owner { volume, epoch } => match branch_of(volume) {
                 Some(branch) if branch.tuple.epoch > epoch || branch.tuple.owner.is_none() => {
                     WriterState::Over

@@ -9,7 +9,7 @@ mod support;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
-use firn_anchor::{Anchor, AnchorError, OwnerId};
+use firn_anchor::{Anchor, AnchorError, OwnerId, TableBackend};
 use firn_format::{FamilyId, Location, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{
     Condition, ItemKey, ItemVersion, Metered, Table, TableError, TablePrices, Write, conformance,
@@ -50,6 +50,16 @@ async fn real_dynamodb_conforms() {
     let env = environment();
     let table = fresh(&env, &server).await;
     conformance::run(Arc::new(table), &env, "suite").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server: make test"]
+async fn real_dynamodb_answers_the_anchors_calls() {
+    let server = server();
+    let env = environment();
+    let table = fresh(&env, &server).await;
+    let backend = TableBackend::new(Arc::new(table), "family/suite");
+    firn_anchor::conformance::run(Arc::new(backend), &env).await;
 }
 
 #[tokio::test]

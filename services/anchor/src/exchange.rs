@@ -85,6 +85,7 @@ impl Visit {
         let asked: AnchorCall =
             serde_json::from_slice(body).map_err(|error| Refusal::new(400, "malformed_body", error))?;
         let Self { caller, volume, role } = self;
+        let principal = caller.principal();
         if !role.may(&asked) {
             let why = format!("{caller} may not make this call: its role is {role:?}");
             return Err(Refusal::new(403, "not_allowed", why));
@@ -92,6 +93,7 @@ impl Visit {
         let admitted = Admitted {
             volume,
             role,
+            principal,
             guards: Vec::new(),
         };
         service.answer(admitted, asked).await.map_err(refused)

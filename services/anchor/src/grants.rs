@@ -10,7 +10,7 @@
 //! An edge with a certificate is granted volumes of its own tenant only; what cleans is a service (`spiffe://firn.example/service/cleaner`).
 //! AWS knows no tenants: users and roles (`arn:aws:iam::ACCOUNT:user/NAME`) have what they are granted.
 
-use firn_anchor::AnchorRole;
+use firn_anchor::{AnchorRole, PrincipalId};
 use firn_identity::{PeerIdentity, PeerKind, TenantVolume};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, path::PathBuf};
@@ -99,6 +99,14 @@ pub enum CallerName {
 }
 
 impl CallerName {
+    /// What members' records are bound to: a hash of the name, so that a renewed certificate speaks for the same members.
+    pub fn principal(&self) -> PrincipalId {
+        let hash = blake3::hash(self.to_string().as_bytes());
+        let mut principal = [0; 16];
+        principal.copy_from_slice(&hash.as_bytes()[..16]);
+        PrincipalId(principal)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         match text.starts_with("arn:") {
             true => AwsPrincipal::named(text).map(Self::Aws),

@@ -1,7 +1,8 @@
 //! Answering calls for callers that a host has let in.
 
 use firn_anchor::{
-    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, KnownTuples, TableBackend, VolumeChange,
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, KnownTuples, MemberCall, PrincipalId, TableBackend,
+    VolumeChange,
 };
 use firn_identity::TenantVolume;
 use firn_table::{Table, TableError, Write};
@@ -19,6 +20,8 @@ pub struct Admitted {
     pub volume: TenantVolume,
     /// As what.
     pub role: AnchorRole,
+    /// Who it is: it speaks for the members that joined as the same, and for no others.
+    pub principal: PrincipalId,
     /// What must still hold in the instant of a change: checks of the items that say so.
     pub guards: Vec<Write>,
 }
@@ -52,9 +55,14 @@ impl AnchorService {
                     change: VolumeChange::Commit { .. },
                     ..
                 }
+                | AnchorCall::Members {
+                    call: MemberCall::Commit { .. },
+                    ..
+                }
         );
         let backend = TableBackend::new(self.table.clone(), admitted.volume.roots_partition())
             .for_role(admitted.role)
+            .for_principal(admitted.principal)
             .guarded(admitted.guards)
             .knowing(self.known.clone());
         let answer = backend.call(call).await;

@@ -22,6 +22,7 @@ impl Tally {
             | AnchorCall::ListRounds { .. } => {
                 usage.queries += 1;
             }
+            AnchorCall::Members { call, .. } if call.is_list() => usage.queries += 1,
             call if call.is_read() => usage.gets += 1,
             _ => usage.transactions += 1,
         }

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use firn_anchor::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningNote, HoldChange, Listing, OwnerId,
-    Ownership, RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, AnchorRole, ArenaChange, CleaningNote,
+    HoldChange, Listing, MemberCall, MemberEntry, MemberNumber, OwnerId, Ownership, Presence, PrincipalId,
+    RetiredSegment, SeenMember, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
 use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};
@@ -35,6 +36,7 @@ struct Caller {
     service: Arc<AnchorService>,
     volume: TenantVolume,
     role: AnchorRole,
+    principal: PrincipalId,
     guards: Vec<Write>,
 }
 
@@ -44,6 +46,7 @@ impl Caller {
             service: service.clone(),
             volume: named(number),
             role,
+            principal: PrincipalId([1; 16]),
             guards: Vec::new(),
         }
     }
@@ -56,6 +59,7 @@ impl AnchorBackend for Caller {
         let admitted = Admitted {
             volume: self.volume,
             role: self.role,
+            principal: self.principal,
             guards: self.guards.clone(),
         };
         let answer = self
@@ -122,6 +126,7 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         drawn_at_ms: 0,
         change_id: [0; 16],
     };
+    let members = |call| AnchorCall::Members { volume: MAIN, call };
     let retired = RetiredSegment {
         mover: WriterId(1),
         retired_at_ms: 0,
@@ -155,8 +160,32 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         AnchorCall::CleanerCursor { sweep: Sweep::Log },
         AnchorCall::CleaningAccount {},
         AnchorCall::Hold {},
+        members(MemberCall::Member {
+            member: MemberNumber(1),
+        }),
+        members(MemberCall::Arenas {
+            after: None,
+            limit: 1,
+        }),
     ];
     let edges = [
+        members(MemberCall::Join {
+            seen: ItemVersion(1),
+            member: MemberNumber(1),
+            edge: OWNER,
+            name: "n".into(),
+            drawn_at_ms: 0,
+            change_id: [0; 16],
+        }),
+        members(MemberCall::Presence {
+            by: SeenMember {
+                member: MemberNumber(1),
+                seen: ItemVersion(1),
+            },
+            change: Presence::Beat,
+            incarnation: WriterId(1),
+            change_id: [0; 16],
+        }),
         AnchorCall::CreateFamily {
             created_at_ms: 0,
             change_id: [0; 16],
@@ -273,6 +302,66 @@ fn each_role_makes_its_own_calls_and_no_others() {
     assert!(block_on(matrix_holds(&env)));
     let planted = planting(Some("anchor.cleaners_may_all"), || block_on(matrix_holds(&env)));
     assert!(!planted, "the matrix would not notice a hole");
+}
+
+/// Two machines of one volume, each with a member: neither says anything in the other's name, and what either may do to the other's leases it does
+/// in its own.
+async fn members_speak_for_themselves(env: &Env) -> bool {
+    let service = Arc::new(AnchorService::new(MemoryTable::new().connect(env)));
+    let reached = |number| {
+        let caller = Caller {
+            principal: PrincipalId([number; 16]),
+            ..Caller::new(&service, 1, AnchorRole::Edge)
+        };
+        Anchor::over(Arc::new(caller), env.clone(), FAMILY)
+    };
+    let (hers, his) = (reached(1), reached(2));
+    hers.create_family().await.unwrap();
+    hers.create_volume(MAIN, "main").await.unwrap();
+    let mut owned = hers.acquire(MAIN, OWNER, "first").await.unwrap();
+    assert!(commit(env, &hers, &mut owned).await);
+    hers.drain(&mut owned).await.unwrap();
+    hers.share_by_inode(MAIN).await.unwrap();
+    let member = hers.join_volume(MAIN, OWNER, "hers").await.unwrap();
+    let mut alice = hers.start_member(MAIN, member).await.unwrap();
+    let others = |result: Result<(), AnchorError>| match result {
+        Err(AnchorError::OthersMember { .. }) => true,
+        Ok(()) | Err(AnchorError::MemberBroken { .. }) => false,
+        other => panic!("{other:?}"),
+    };
+    let inode = u64::from(member.0) << 32;
+    let mut holds = others(his.start_member(MAIN, member).await.map(drop));
+    holds &= others(his.beat_member(&mut alice).await);
+    holds &= others(his.leave(&mut alice).await);
+    let taken = his.change_lease(&mut alice, (4, 0), ArenaChange::Take).await;
+    holds &= others(taken.map(drop));
+    if !holds {
+        return false;
+    }
+    // In its own name it waits for hers, and breaks her once she is silent.
+    let number = his.join_volume(MAIN, OwnerId([9; 16]), "his").await.unwrap();
+    let mut bob = his.start_member(MAIN, number).await.unwrap();
+    his.change_lease(&mut bob, (inode, 0), ArenaChange::Want)
+        .await
+        .unwrap();
+    let (tuple, version) = his.member(MAIN, member).await.unwrap();
+    let silent = MemberEntry {
+        member,
+        tuple,
+        version,
+    };
+    his.break_member(&mut bob, (inode, 0), &silent).await.unwrap();
+    let broken = hers.beat_member(&mut alice).await;
+    matches!(broken, Err(AnchorError::MemberBroken { .. }))
+}
+
+#[test]
+fn a_machine_speaks_for_its_own_member_and_for_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    assert!(block_on(members_speak_for_themselves(&env)));
+    let bug = Some("anchor.members_speak_for_each_other");
+    assert!(!planting(bug, || block_on(members_speak_for_themselves(&env))));
 }
 
 #[tokio::test]

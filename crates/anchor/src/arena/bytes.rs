@@ -13,6 +13,8 @@ use crate::{
 
 const LAYOUT_VERSION: u8 = 1;
 const ARENA_KIND: u8 = b'L';
+/// Where the number stands: behind version, kind, flags and mark.
+const NUMBER_AT: usize = 19;
 
 impl Arena {
     /// Encodes, with the mark by which the change is recognised whose answer was lost.
@@ -38,6 +40,18 @@ impl Arena {
             }
         }
         writer.finish()
+    }
+
+    /// Decodes the record in the place of an arena.
+    pub(crate) fn of_number(number: u64, bytes: &[u8]) -> Result<Self, TupleError> {
+        let (arena, _) = Self::from_bytes(bytes)?;
+        match arena.number == number {
+            true => Ok(arena),
+            false => Err(TupleError::Malformed {
+                what: "the record of another arena",
+                offset: NUMBER_AT,
+            }),
+        }
     }
 
     /// Decodes; with the last change's mark.

@@ -1,15 +1,17 @@
-//! Bytes of a member's record.
+//! Bytes of a member's tuple.
 //!
 //! ```text
-//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit) | change id [16] | beats u64
+//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit, 8: a principal) | change id [16]
+//!          | edge [16] | name text | principal [16]? | beats u64
 //!          | incarnation u64? | (commit id [16] | version u64 | sequence u64)?
 //! ```
 
-use super::{MemberCommit, MemberRecord};
+use super::{MemberCommit, MemberRecord, MemberTuple, PrincipalId};
 use crate::{
-    TupleError,
+    OwnerId, TupleError,
     layout::{self, Writer},
 };
+use bytes::Bytes;
 use firn_format::{Version, WriterId};
 
 const LAYOUT_VERSION: u8 = 1;
@@ -17,48 +19,58 @@ const MEMBER_KIND: u8 = b'M';
 const HAS_INCARNATION: u8 = 1;
 const IS_AWAY: u8 = 2;
 const HAS_COMMIT: u8 = 4;
+const HAS_PRINCIPAL: u8 = 8;
 
-impl MemberRecord {
-    /// Encodes, with the mark by which the change is recognised whose answer was lost.
-    pub fn to_bytes(&self, change_id: &[u8; 16]) -> Vec<u8> {
+impl MemberTuple {
+    /// Encodes.
+    ///
+    /// # Panics
+    /// If the name is over its bound, which the anchor checks before it builds a tuple.
+    pub fn to_bytes(&self) -> Bytes {
+        let record = &self.record;
+        let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
         let mut writer = Writer::default();
         writer.u8(LAYOUT_VERSION);
         writer.u8(MEMBER_KIND);
-        let mut flags = 0;
-        if self.incarnation.is_some() {
-            flags |= HAS_INCARNATION;
+        writer.u8(flag(HAS_INCARNATION, record.incarnation.is_some())
+            | flag(IS_AWAY, record.is_away)
+            | flag(HAS_COMMIT, record.last_commit.is_some())
+            | flag(HAS_PRINCIPAL, self.principal.is_some()));
+        writer.raw(&self.change_id);
+        writer.raw(&self.edge.0);
+        writer.text(&self.name);
+        if let Some(principal) = &self.principal {
+            writer.raw(&principal.0);
         }
-        if self.is_away {
-            flags |= IS_AWAY;
-        }
-        if self.last_commit.is_some() {
-            flags |= HAS_COMMIT;
-        }
-        writer.u8(flags);
-        writer.raw(change_id);
-        writer.u64(self.beats);
-        if let Some(incarnation) = self.incarnation {
+        writer.u64(record.beats);
+        if let Some(incarnation) = record.incarnation {
             writer.u64(incarnation.0);
         }
-        if let Some(commit) = &self.last_commit {
+        if let Some(commit) = &record.last_commit {
             writer.raw(&commit.commit_id);
             writer.u64(commit.version.0);
             writer.u64(commit.sequence);
         }
-        writer.finish()
+        writer.finish().into()
     }
 
-    /// Decodes; with the last change's mark.
+    /// Decodes.
     ///
     /// # Errors
-    /// [`TupleError`] if the bytes are not exactly one record of a layout this build knows.
-    pub fn from_bytes(bytes: &[u8]) -> Result<(Self, [u8; 16]), TupleError> {
+    /// [`TupleError`] if the bytes are not exactly one tuple of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = layout::open(bytes, LAYOUT_VERSION, MEMBER_KIND)?;
         let flags = reader.u8()?;
-        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT) != 0 {
+        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT | HAS_PRINCIPAL) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
         }
         let change_id = reader.array()?;
+        let edge = OwnerId(reader.array()?);
+        let name = reader.text()?.to_owned();
+        let principal = match flags & HAS_PRINCIPAL {
+            0 => None,
+            _ => Some(PrincipalId(reader.array()?)),
+        };
         let beats = reader.u64()?;
         let incarnation = match flags & HAS_INCARNATION {
             0 => None,
@@ -73,12 +85,18 @@ impl MemberRecord {
             }),
         };
         reader.finish()?;
-        let record = Self {
+        let record = MemberRecord {
             incarnation,
             is_away: flags & IS_AWAY != 0,
             beats,
             last_commit,
         };
-        Ok((record, change_id))
+        Ok(Self {
+            edge,
+            name,
+            principal,
+            record,
+            change_id,
+        })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::support::Dice;
 use crate::{
-    ARENA_BITS, Arena, ArenaChange, LEVEL_MAX, LeaseRange, MAX_LEASE_QUEUE, MAX_LEASES, MemberChange,
-    MemberCommit, MemberNumber, MemberRecord, SHAPE_LEASE,
+    ARENA_BITS, Arena, ArenaChange, LEVEL_MAX, LeaseRange, MAX_LEASE_QUEUE, MAX_LEASES, Mail, MemberChange,
+    MemberCommit, MemberNumber, MemberRecord, MemberTuple, OwnerId, PrincipalId, SHAPE_LEASE,
 };
 use firn_format::{Version, WriterId};
 
@@ -367,10 +367,20 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
             sequence: 10,
         }),
     };
-    let bytes = record.to_bytes(&[0x77; 16]);
+    let tuple = MemberTuple {
+        edge: OwnerId([0x22; 16]),
+        name: "büro".into(),
+        principal: Some(PrincipalId([0x33; 16])),
+        record,
+        change_id: [0x77; 16],
+    };
+    let bytes = tuple.to_bytes();
     let expected = concat!(
-        "014d07",
+        "014d0f",
         "77777777777777777777777777777777",
+        "22222222222222222222222222222222",
+        "0562c3bc726f",
+        "33333333333333333333333333333333",
         "0800000000000000",
         "0700000000000000",
         "11111111111111111111111111111111",
@@ -378,20 +388,43 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
         "0a00000000000000",
     );
     assert_eq!(data_encoding::HEXLOWER.encode(&bytes), expected);
-    assert_eq!(MemberRecord::from_bytes(&bytes), Ok((record, [0x77; 16])));
+    assert_eq!(MemberTuple::from_bytes(&bytes), Ok(tuple.clone()));
     for length in 0..bytes.len() {
         assert!(
-            MemberRecord::from_bytes(&bytes[..length]).is_err(),
+            MemberTuple::from_bytes(&bytes[..length]).is_err(),
             "cut at {length}"
         );
     }
-    assert!(MemberRecord::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
-    let mut unknown = bytes.clone();
-    unknown[2] = 15;
-    assert!(MemberRecord::from_bytes(&unknown).is_err());
-    let none = MemberRecord::default();
-    assert_eq!(
-        MemberRecord::from_bytes(&none.to_bytes(&[0; 16])),
-        Ok((none, [0; 16]))
-    );
+    assert!(MemberTuple::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    for (place, value) in [(0, 2), (1, b'L'), (2, 0x1f)] {
+        let mut changed = bytes.to_vec();
+        changed[place] = value;
+        assert!(MemberTuple::from_bytes(&changed).is_err(), "{value} at {place}");
+    }
+    let none = MemberTuple {
+        principal: None,
+        record: MemberRecord::default(),
+        ..tuple
+    };
+    assert_eq!(MemberTuple::from_bytes(&none.to_bytes()), Ok(none));
+}
+
+#[test]
+fn mail_is_these_bytes_and_nothing_else_is_read_as_it() {
+    let mail = Mail {
+        bumps: 0x0102,
+        change_id: [0x77; 16],
+    };
+    let bytes = mail.to_bytes();
+    let expected = concat!("014200", "77777777777777777777777777777777", "0201000000000000");
+    assert_eq!(data_encoding::HEXLOWER.encode(&bytes), expected);
+    assert_eq!(Mail::from_bytes(&bytes), Ok(mail));
+    for length in 0..bytes.len() {
+        assert!(Mail::from_bytes(&bytes[..length]).is_err(), "cut at {length}");
+    }
+    for place in 0..3 {
+        let mut changed = bytes.to_vec();
+        changed[place] ^= 0x40;
+        assert!(Mail::from_bytes(&changed).is_err(), "at {place}");
+    }
 }

@@ -428,6 +428,7 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
                 tenure: before.tenure,
                 retained_at_ms: after.retained.last().map_or(0, |last| last.retained_at_ms),
                 root: root.clone(),
+                member: None,
             });
             ensure(after.retained == retained, "a takeover did not retain the root")?;
         }

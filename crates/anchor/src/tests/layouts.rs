@@ -56,9 +56,11 @@ fn volume() -> VolumeTuple {
             tenure: OwnershipEpoch(6),
             retained_at_ms: 10,
             root: root(),
+            member: None,
         }],
         change_id: [0x66; 16],
         commits: 12,
+        by_inode: false,
     }
 }
 
@@ -219,10 +221,10 @@ fn what_was_encoded_is_decoded_with_and_without_its_optional_parts() {
 #[test]
 fn a_tuple_of_a_newer_build_and_unknown_flags_are_refused_by_name() {
     let mut bytes = volume().to_bytes().to_vec();
-    bytes[0] = 4;
+    bytes[0] = 5;
     assert_eq!(
         VolumeTuple::from_bytes(&bytes),
-        Err(TupleError::UnknownVersion { found: 4 })
+        Err(TupleError::UnknownVersion { found: 5 })
     );
     bytes[0] = 1;
     bytes[2] |= 0x80;

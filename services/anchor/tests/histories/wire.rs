@@ -113,6 +113,7 @@ impl Caller {
         let admitted = Admitted {
             volume: self.volume,
             role: self.role,
+            principal: firn_anchor::PrincipalId([1; 16]),
             guards: Vec::new(),
         };
         self.services.instance(drawn).answer(admitted, call).await

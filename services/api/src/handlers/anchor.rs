@@ -19,7 +19,7 @@ use crate::{
     problem::{Code, Problem},
 };
 use axum::http::{Method, StatusCode};
-use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX};
+use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX, PrincipalId};
 use firn_anchor_service::Admitted;
 use firn_identity::{EdgeId, TenantVolume, VolumeId};
 use firn_table::TableError;
@@ -63,6 +63,7 @@ async fn call(call: Call) -> Result<Reply, Problem> {
             volume,
         },
         role,
+        principal: PrincipalId(edge.0),
         guards: served.guards,
     };
     let answer = call
