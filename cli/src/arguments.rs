@@ -99,7 +99,7 @@ pub enum Command {
     /// Members and their roles.
     #[command(subcommand)]
     Member(Member),
-    /// The hash-chained audit log.
+    /// The hash-chained audit log, and reports of audits of volumes.
     #[command(subcommand)]
     Audit(Audit),
     /// Checks this machine's profile, the way to the service, and what the service says.
@@ -493,8 +493,11 @@ pub enum Member {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// Lists the log, oldest first.
-    List,
+    /// Lists the log, oldest first; of a volume, the signed reports of what audits found its bucket to have, newest first, and checks them.
+    List {
+        /// Reports of audits of this volume.
+        volume: Option<String>,
+    },
     /// Fetches the whole log and checks the chain, the signed head, and what was seen before.
     Verify,
 }

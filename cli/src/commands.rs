@@ -3,6 +3,7 @@
 mod account;
 mod attach;
 mod audit;
+mod audit_reports;
 mod beside;
 mod bills;
 mod dev;

@@ -31,6 +31,12 @@ pub fn time_of(member: &str, value: &Value) -> Option<Timestamp> {
     Timestamp::from_second(i64::try_from(value.as_u64()?).ok()?).ok()
 }
 
+/// Milliseconds since 1970 as RFC 3339, to the second.
+pub fn of_millis(millis: i64) -> Option<String> {
+    let time = Timestamp::from_second(millis.div_euclid(1000)).ok()?;
+    Some(time.to_string())
+}
+
 /// Such as `2026-11-23 09:14 (3 minutes ago)`, by this machine's clock and in its time zone.
 pub fn told(time: Timestamp) -> String {
     told_from(time, Timestamp::now(), &TimeZone::system())

@@ -196,6 +196,13 @@ impl Auditor {
         self.damaged.lock().expect("no panic under this lock")
     }
 
+    /// Signed reports after number `last`, oldest first, as far as they are kept here. Waits for an audit that is under way.
+    pub async fn reports_after(&self, last: u64) -> Vec<SignedReport> {
+        let kept = self.kept.lock().await;
+        let reports = kept.reports().filter(|report| report.report().sequence > last);
+        reports.cloned().collect()
+    }
+
     /// What is known.
     pub fn part(&self) -> AuditPart {
         let mut part = self.lock().clone();

@@ -7,9 +7,11 @@
 //!                               volume ◀── cap, snapshot policy, rekey ◀── Desired ◀── signed ─────────┘
 //! ```
 //!
-//! What an audit found to be damaged, or right again, is told at once.
+//! What an audit found to be damaged, or right again, is told at once; its signed report is brought to the service (`reporting/audits.rs`).
 //!
 //! New writes that are refused are something: a cap that is raised is noticed by the next of them, and in half a minute without any.
+
+mod audits;
 
 use crate::{
     auditor::AuditPart,
@@ -271,7 +273,11 @@ impl Reporting {
 
     /// Reports and obeys for ever; end it by aborting its task.
     pub async fn keep(self: Arc<Self>, meter: Option<Arc<EdgeMeter>>, observed: Arc<Observed>) {
-        futures::join!(self.keep_reporting(meter, observed), self.keep_rekeying());
+        futures::join!(
+            self.keep_reporting(meter, observed.clone()),
+            self.keep_rekeying(),
+            self.keep_filing(&observed.auditor)
+        );
     }
 
     /// Obeys orders about rekeying, and owes a report when there is news of that.

@@ -1,6 +1,6 @@
 //! The audit log: listed, and verified against what was signed and what was seen before.
 
-use super::Context;
+use super::{Context, audit_reports};
 use crate::{arguments::Audit, chain, failure::Failure, hexadecimal::unhex, screen::field, session::Session};
 use firn_identity::VerifyingKey;
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 pub async fn run(context: &Context, command: Audit) -> Result<(), Failure> {
     let mut session = context.session().await?;
     match command {
-        Audit::List => {
+        Audit::List { volume: Some(volume) } => audit_reports::list(context, &session, &volume).await,
+        Audit::List { volume: None } => {
             let entries = session.list("audit").await?;
             context.show_list(
                 entries,

@@ -73,6 +73,38 @@ async fn damage_that_an_audit_finds_is_told_by_the_service_until_an_audit_finds_
     wait_for("the customer is told that it is right again", || {
         (!machine.shows(&["status"]).contains("an audit found")).then_some(())
     });
+
+    // The three reports, as the edge signed them: newest first, checked by this machine.
+    let listed = wait_for("the reports are brought", || {
+        let listed = machine.shows(&["audit", "list", "files"]);
+        listed
+            .contains("chain: whole, from report 1 to report 3")
+            .then_some(listed)
+    });
+    let rows: Vec<&str> = listed.lines().skip(1).take(3).collect();
+    for (row, (number, outcome)) in rows
+        .iter()
+        .zip([("3", "intact"), ("2", "damaged"), ("1", "intact")])
+    {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(
+            (cells[0], cells[2], cells[3]),
+            (number, "office", outcome),
+            "{listed}"
+        );
+        assert!(row.contains("of 688 draws") && row.contains("right"), "{listed}");
+        assert!(row.contains("99.90 %"), "{listed}");
+    }
+    assert!(rows[1].contains("lost or damaged"), "{listed}");
+    // The same as the bucket's.
+    let own = edge
+        .command("audit", &["list", "--output", "json"])
+        .await
+        .unwrap();
+    let json = machine.tell(&["audit", "list", "files"], "");
+    assert_eq!(json["holds"], true, "{json}");
+    let key = json["reports"][0]["key"].as_str().unwrap();
+    assert!(own.contains(key), "{own}");
     edge.stop().await.unwrap();
     machine.stop();
 }

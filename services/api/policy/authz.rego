@@ -96,6 +96,8 @@ rows := {
 	"POST /v1/tenants/{tenant}/edges/{edge}/usage": {"roles": {"edge"}, "scope": "edge:self", "itself": "edge"},
 	"POST /v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/session": {"roles": {"edge"}, "scope": "edge:self", "itself": "edge"},
 	"POST /v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/anchor": {"roles": {"edge"}, "scope": "edge:self", "itself": "edge"},
+	"POST /v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/audits": {"roles": {"edge"}, "scope": "edge:self", "itself": "edge"},
+	"GET /v1/tenants/{tenant}/volumes/{volume}/audits": {"roles": everyone, "scope": "volume:read"},
 	"GET /v1/tenants/{tenant}/usage/{month}": {"roles": everyone, "scope": "usage:read"},
 	"GET /v1/tenants/{tenant}/invoices": {"roles": everyone, "scope": "invoice:read"},
 	"GET /v1/tenants/{tenant}/invoices/{month}": {"roles": everyone, "scope": "invoice:read"},

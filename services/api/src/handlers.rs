@@ -6,6 +6,7 @@
 mod anchor;
 mod attachments;
 mod audit;
+mod audit_reports;
 mod bills;
 mod disks;
 mod edge_state;
@@ -28,6 +29,7 @@ mod usage;
 mod volumes;
 
 pub use audit::{verify_chain, verify_head};
+pub(crate) use audit_reports::AuditReportRecord;
 pub(crate) use bills::refused;
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord, edge_name_sort};
@@ -79,6 +81,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         bills::endpoints(),
         staff::endpoints(),
         audit::endpoints(),
+        audit_reports::endpoints(),
     ]
     .concat()
 }

@@ -2,6 +2,7 @@
 //! that a misspelt option does not pass for a default. Replies may gain fields; clients ignore those they do not know.
 
 mod attachments;
+mod audits;
 mod billing;
 mod disks;
 mod edges;
@@ -11,6 +12,7 @@ mod tenants;
 mod volumes;
 
 pub use attachments::*;
+pub use audits::*;
 pub use billing::*;
 pub use disks::*;
 pub use edges::*;

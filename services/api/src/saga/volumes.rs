@@ -6,7 +6,7 @@ use super::{SagaRecord, SagaStep, Step, Stepped, Work};
 use crate::{
     app::App,
     context::TenantContext,
-    handlers::{LimitsRecord, NameRecord, RingRecord, VolumeRecord, volume_name_sort},
+    handlers::{AuditReportRecord, LimitsRecord, NameRecord, RingRecord, VolumeRecord, volume_name_sort},
     metering,
     problem::{Code, Problem},
     store::{Change, TenantStore},
@@ -38,8 +38,22 @@ async fn erase(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
             version: ring.version,
         })
         .collect();
+    let (reports, more_reports) = step
+        .store
+        .page::<AuditReportRecord>(
+            &AuditReportRecord::prefix(volume),
+            None,
+            (BATCH - deletes.len()).max(1),
+        )
+        .await?;
     let room = BATCH - deletes.len();
-    let is_more = if more.is_some() || room == 0 {
+    let reports = reports.into_iter().take(room);
+    deletes.extend(reports.map(|report| Write::Delete {
+        key: report.key,
+        version: report.version,
+    }));
+    let room = BATCH - deletes.len();
+    let is_more = if more.is_some() || more_reports.is_some() || room == 0 {
         true
     } else {
         let (roots, table) = (step.store.roots(volume), step.store.table());
