@@ -8,13 +8,17 @@
 //! to another report: so a copy here shows what was signed, or that something was replaced. Whose key signed is for clients to judge: the service knows
 //! no more than which edge brought it.
 
-use super::{EdgeRecord, sessions::require_active, volumes};
+use super::{
+    EdgeRecord,
+    sessions::require_active,
+    volumes::{self, require_state},
+};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
     secrets::hex,
     store::{Record, encode},
-    types::{AuditReportFile, AuditReportFiled, FileAuditReport},
+    types::{AuditReportFile, AuditReportFiled, FileAuditReport, VolumeState},
 };
 use axum::http::{Method, StatusCode};
 use firn_audit_report::SignedReport;
@@ -88,7 +92,9 @@ async fn file(call: Call) -> Result<Reply, Problem> {
     let sequence = signed.report().sequence;
     let store = call.store()?;
     require_active(&store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?)?;
-    let volume = volumes::active_served(&call).await?.record.volume.id;
+    // Of this tenant's volumes: who only follows another's audits nothing.
+    let (_, volume, loaded) = volumes::load(&call).await?;
+    require_state(&loaded, VolumeState::Active, "audited by an edge")?;
     let sort = AuditReportRecord::sort(volume, sequence);
     let stored = store.get::<AuditReportRecord>(&sort).await?;
     let filed = AuditReportFiled {
