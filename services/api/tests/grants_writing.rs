@@ -6,8 +6,8 @@ mod harness;
 use async_trait::async_trait;
 use axum::http::Method;
 use firn_anchor::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, OwnerId, Ownership, Root, VolumeChange,
-    WriterTenure,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, MemberCall, MemberNumber, OwnerId,
+    Ownership, Root, VolumeChange, WriterTenure,
 };
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_identity::PeerIdentity;
@@ -184,6 +184,36 @@ async fn a_grantee_that_lies_to_the_anchor_is_refused_where_the_anchor_can_see_i
         .await
         .unwrap();
     commit(&scene, &roots, &mut aside, branch).await.unwrap();
+    // Who else writes the volume, and how, its owner's edges say.
+    let backend = door(&scene, &scene.other);
+    let (tuple, seen) = (AnchorCall::Volume { volume }, AnchorCall::Family {});
+    let version = async |asked| match backend.call(asked).await.unwrap() {
+        AnchorAnswer::Tuple { tuple } => tuple.unwrap().version,
+        other => panic!("{other:?}"),
+    };
+    let by_inode = AnchorCall::ChangeVolume {
+        volume,
+        seen: version(tuple).await,
+        change: VolumeChange::ShareByInode {
+            grant: [1; 16],
+            shared_at_ms: 1,
+        },
+    };
+    let join = AnchorCall::Members {
+        volume,
+        call: MemberCall::Join {
+            seen: version(seen).await,
+            member: MemberNumber(u32::try_from(own.0 + 1).unwrap()),
+            edge: other,
+            name: "office".into(),
+            drawn_at_ms: 1,
+            change_id: [1; 16],
+        },
+    };
+    for asked in [by_inode, join] {
+        let refused = backend.call(asked).await.expect_err("refused").to_string();
+        assert!(refused.contains("not_allowed"), "{refused}");
+    }
     // What cleaners do.
     let body = json!({ "set_cleaner_cursor": { "sweep": "log" } });
     let path = scene.other.at(&format!(

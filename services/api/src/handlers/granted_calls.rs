@@ -6,6 +6,7 @@
 //! | draw a writer | for no ownership, for an ownership that is not the present one | segments of such writers are judged by nobody: the owner would pay for them for ever |
 //! | take, commit, drain of another volume | unless it is a salvage clone | the grant is of one volume, and not of its clones |
 //! | create | a family; a volume that is no salvage clone | the same |
+//! | share by inode, members | always | what such a member commits is not checked here yet |
 //!
 //! What a checkpoint holds is sealed, and nobody here can look into it: a writer that leaves snapshots out, or writes nonsense into files, is
 //! not found here (docs/threat-model.md). Each check reads one tuple; tenures of writers never change, and the others are checked anew by the anchor in
@@ -17,8 +18,8 @@ use crate::{
     problem::{Code, Problem},
 };
 use firn_anchor::{
-    AnchorAnswer, AnchorCall, AnchorRole, Root, StoredTuple, VolumeChange, VolumeTuple, WriterTenure,
-    WriterTuple,
+    AnchorAnswer, AnchorCall, AnchorRole, PrincipalId, Root, StoredTuple, VolumeChange, VolumeTuple,
+    WriterTenure, WriterTuple,
 };
 use firn_anchor_service::Admitted;
 use firn_identity::{TenantVolume, VolumeId};
@@ -41,6 +42,8 @@ impl Tuples<'_> {
         let admitted = Admitted {
             volume: self.volume,
             role: AnchorRole::Observer,
+            // Who reads is no member.
+            principal: PrincipalId([0; 16]),
             guards: Vec::new(),
         };
         match self.call.app.anchor().answer(admitted, asked).await? {
@@ -75,7 +78,7 @@ impl Tuples<'_> {
         Ok(match tenure {
             Some(WriterTenure::Owner { volume: of, epoch }) => of == volume && epoch == root.epoch,
             Some(WriterTenure::FirstRoot { volume: of }) => of == volume,
-            Some(WriterTenure::Unknown | WriterTenure::Cleaner) | None => false,
+            Some(WriterTenure::Unknown | WriterTenure::Cleaner | WriterTenure::Member { .. }) | None => false,
         })
     }
 }
@@ -112,6 +115,9 @@ pub(super) async fn check(call: &Call, served: &Served, asked: &AnchorCall) -> R
                 | VolumeChange::Take { .. }
                 | VolumeChange::Drain { .. }
                 | VolumeChange::ForgetRetained { .. } => Ok(()),
+                VolumeChange::ShareByInode { .. } => {
+                    Err(refused("who writes a volume is said by its owner's edges"))
+                }
             }
         }
         AnchorCall::DrawWriter { tenure, .. } => {
@@ -122,7 +128,7 @@ pub(super) async fn check(call: &Call, served: &Served, asked: &AnchorCall) -> R
                     is_its && tuple.is_some_and(|tuple| tuple.epoch == *epoch)
                 }
                 WriterTenure::FirstRoot { volume } => *volume != granted,
-                WriterTenure::Unknown | WriterTenure::Cleaner => false,
+                WriterTenure::Unknown | WriterTenure::Cleaner | WriterTenure::Member { .. } => false,
             };
             match is_due {
                 true => Ok(()),
@@ -134,6 +140,9 @@ pub(super) async fn check(call: &Call, served: &Served, asked: &AnchorCall) -> R
         AnchorCall::ChangeHandover { volume, .. } if *volume != granted => {
             Err(refused("the grant is of one volume, and not of its clones"))
         }
+        AnchorCall::Members { .. } => Err(refused(
+            "members of a volume that many write are its owner's edges only",
+        )),
         _ => Ok(()),
     }
 }
