@@ -196,7 +196,7 @@ async fn an_edge_of_the_same_tenant_follows_at_once_by_a_grant() {
     assert_eq!(granted.text("state"), "active", "{:?}", granted.body);
     assert_eq!(granted.body["edges"][0]["recipient_key"], recipient_key());
     assert_eq!(ask("root").await.code(), "");
-    assert_eq!(ask("commit").await.code(), "not_allowed");
+    assert_eq!(ask("take").await.code(), "not_allowed");
     // Who was invited needs none, and who is no edge of this tenant's gets none.
     assert_eq!(grant(scene.owner.edge).await.code(), "invalid_field");
     assert_eq!(grant(scene.other.edge).await.code(), "invalid_field");

@@ -60,11 +60,13 @@ impl Side {
                 &self.at(&format!("edges/{edge}/volumes/{volume}/anchor")),
             )
             .json(json!({ "volumes": { "limit": 10 } })),
-            "commit" => Call::new(
+            "take" => Call::new(
                 Method::POST,
                 &self.at(&format!("edges/{edge}/volumes/{volume}/anchor")),
             )
-            .json(json!({ "create_family": { "created_at_ms": 7, "change_id": "00".repeat(16) } })),
+            .json(json!({ "change_volume": { "volume": volume, "seen": "1", "change": { "take": {
+                    "owner": "08".repeat(16), "owner_name": "office", "force": false, "grant": "09".repeat(16), "taken_at_ms": 7,
+                } } } })),
             "session" => Call::new(
                 Method::POST,
                 &self.at(&format!("edges/{edge}/volumes/{volume}/session")),
@@ -185,7 +187,7 @@ impl Scene {
     /// What becomes of each thing that the other tenant's edge may ask.
     pub async fn asked(&self) -> Vec<String> {
         let mut codes = Vec::new();
-        for what in ["root", "commit", "session", "keys"] {
+        for what in ["root", "take", "session", "keys"] {
             let answer = self.other.asks(&self.service, &self.volume, what).await;
             codes.push(match answer.code() {
                 "" => "ok".to_owned(),
