@@ -1,4 +1,4 @@
-//! Many who change one tenant at once: each gets its turn, on a slow table, in virtual time.
+//! Many who change one tenant at once, and many tenants: each gets its turn, on a slow table, in virtual time.
 
 mod harness;
 mod shaky;
@@ -6,10 +6,14 @@ mod shaky;
 use axum::http::{Method, StatusCode};
 use firn_api::router;
 use firn_env::sim::Simulation;
+use firn_table::{ItemKey, Table as _};
 use harness::{Call, Fleet, Service};
 use serde_json::json;
 use shaky::Shaky;
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 /// More than a request has tries.
 const AT_ONCE: usize = 40;
@@ -50,6 +54,42 @@ fn a_crowd_that_changes_one_tenant_is_served_to_the_last() {
                 assert_eq!(answer.status, StatusCode::CREATED, "{:?}", answer.body);
             }
             println!("{AT_ONCE} at once: {:?}", env.now().since(began));
+        })
+        .unwrap();
+}
+
+/// Visits wait for a table above all. One after the other, a thousand tenants would not have theirs within the minute in which a cap holds.
+#[test]
+fn tenants_are_visited_beside_each_other() {
+    const TENANTS: u32 = 28;
+    let simulation = Simulation::new(2);
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let service = Service::on(env.clone(), harness::rego());
+            let mut customers = Vec::new();
+            for number in 0..TENANTS {
+                let customer = service.sign_up(&format!("ada@{number}.example")).await;
+                customers.push(customer);
+            }
+            let table = Shaky {
+                env: env.clone(),
+                table: service.table.connect(&env),
+                is_away: Arc::new(AtomicBool::new(false)),
+            };
+            let fleet = Arc::new(Fleet::default());
+            let app = harness::app_over(&env, Arc::new(table), harness::rego(), &service.mail, fleet);
+            let began = env.now();
+            firn_api::watch(&app).await.unwrap();
+            let took = env.now().since(began);
+            println!("{TENANTS} tenants: {took:?}");
+            for customer in &customers {
+                let observed = ItemKey::new(format!("tenant/{}", customer.tenant), "capacity");
+                let observed = service.table.connect(&env).get(&observed).await.unwrap();
+                assert!(observed.is_some(), "every tenant was visited");
+            }
+            // One after the other it would be more than ten requests of 25 ms for each.
+            assert!(took < Duration::from_millis(25) * 5 * TENANTS, "{took:?}");
         })
         .unwrap();
 }
