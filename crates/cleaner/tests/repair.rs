@@ -307,7 +307,7 @@ impl Simulation {
             Some(repair) => repair,
             None => self.start_repair(),
         };
-        let polls = [self.world.roll(30), 200, 100_000][self.world.roll(3) as usize];
+        let polls = [self.world.roll(30), self.world.roll(100), 100_000][self.world.roll(3) as usize];
         for _ in 0..polls {
             if let Some(done) = step(&mut repair) {
                 if let Ok(done) = done {
@@ -317,6 +317,8 @@ impl Simulation {
             }
         }
         self.repair = Some(repair);
+        // Cleaners that retire meanwhile are what overtakes it.
+        self.clean();
     }
 
     fn take(&mut self, done: &Repair) {
