@@ -420,8 +420,9 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
     let mount = world.mount.take().expect("mounted");
     world.runtime.block_on(mount.unmount());
     assert!(!world.path("file").exists());
-    let began = Instant::now();
+    let (began, mut written) = (Instant::now(), 1);
     while open.write_all(b"x").is_ok() {
+        written += 1;
         assert!(began.elapsed() < Duration::from_secs(10), "still written to");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -435,7 +436,12 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         Origin(2),
     );
     let mount = world.runtime.block_on(mount).expect("mounted anew");
-    assert_eq!(fs::read(world.path("file")).expect("read"), b"x");
+    // What was answered is there; of the write that was not, nobody knows.
+    let read = fs::read(world.path("file")).expect("read");
+    assert!(
+        (written..=written + 1).contains(&read.len()),
+        "{written} written, {read:?}"
+    );
     assert_eq!(
         fs::write(world.path("new"), b"")
             .expect_err("read-only")
