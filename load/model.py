@@ -6,7 +6,7 @@
 What is done (DRIVERS) is counted in the run, so a machine that does half as much in a minute is no miss; what each costs is measured once, at a first stage:
 
     the service alone               ─▶ per second
-    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute
+    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per minute of an office
     tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per request to the API (DRIVER_OF)
 
 What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
@@ -33,7 +33,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "visits", "walks", "commits", "metered", "reports", "batches", "finds", "requests")
+DRIVERS = ("seconds", "offices", "visits", "walks", "commits", "metered", "reports", "batches", "finds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -45,6 +45,9 @@ DRIVER_OF = (
     (r"table \w+ disks ", "seconds"),
     ("table ", "requests"),
 )
+# What is not by visits of what tenants cost that do nothing. An office looks for a newer key ring every five minutes (edge-proxy/src/rings/follow.rs).
+IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests|table \w+ tenant/", "offices"))
+OFFICE_S = 300
 # Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
 TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
 SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
@@ -70,12 +73,14 @@ def counted(name):
 
 def with_sums(done):
     """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything.
-    Once a minute the heads of all streams are walked over, a query for each shard: it takes a unit for each page of those that have any."""
+    Before each pass over the tenants the heads of all streams are walked over, a query for each shard: it takes a unit for each page of those that have any."""
     batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
     minutes = max(done["seconds"] / VISIT_S, 1e-9)
-    streams = NAMES["streams"] * done["visits"] / minutes / SHARDS
+    tenants = done.get("offices", done["visits"]) / minutes
+    passes = done["visits"] / tenants if tenants else 0.0
+    streams = NAMES["streams"] * tenants / SHARDS
     pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
-    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": minutes * pages}
+    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": passes * pages}
 
 
 def calibrated(alone, idle, working):
@@ -88,8 +93,8 @@ def calibrated(alone, idle, working):
             counts, done = run
             return max(0.0, counts.get(name, 0.0) - sum(cost * done.get(by, 0.0) for by, cost in costs.items()))
 
-        # Of tenants that do nothing, heads of streams are read by the walk over all of them.
-        of_idle = "walks" if name.startswith("table reads billing/streams/") else "visits"
+        # Of tenants that do nothing, heads of streams are read by the walk over all of them; and what they ask themselves they ask whenever the service comes.
+        of_idle = next((by for pattern, by in IDLE_OF if re.match(pattern, name)), "visits")
         for run, by in ((alone, "seconds"), (idle, of_idle), (working, driver)):
             if name == "api requests" and run is working:
                 # Each report is one.
@@ -116,7 +121,7 @@ def to_be_done(cadence, tenants, seconds):
     """How often what will be done, by the clock: the service's passes are quick, and no edge is late."""
     commits = tenants * seconds / commit_period_s(cadence["seconds_between_writes"])
     return {
-        "seconds": seconds, "folds": seconds / FOLD_S, "visits": tenants * seconds / VISIT_S, "commits": commits,
+        "seconds": seconds, "folds": seconds / FOLD_S, "offices": tenants * seconds / VISIT_S, "visits": tenants * seconds / VISIT_S, "commits": commits,
         "metered": commits * cadence["metered_per_commit"], "reports": commits * cadence["reports_per_commit"],
     }
 
@@ -280,7 +285,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "walks": "page of a walk over all streams", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "seconds": "second of the service", "offices": "minute of an office", "walks": "page of a walk over all streams", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }
