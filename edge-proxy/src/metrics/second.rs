@@ -20,6 +20,13 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         "Segments that the first store lost or altered, that the second has, and that were not repaired yet.",
         second.map_or(0, |second| second.lost_segments.max(second.segments_read)),
     );
+    out.gauge(
+        "second_store_parity_broken",
+        "Parity groups that cannot be changed: damaged, of a newer version, or with more losses than they make up for.",
+        second
+            .and_then(|second| second.parity.as_ref())
+            .map_or(0, |parity| parity.broken),
+    );
     let Some(second) = second else { return };
     out.gauge(
         "second_store_backlog_objects",
@@ -102,11 +109,6 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         "Members of parity groups that are in neither store and were not repaired yet.",
         parity.absent,
     );
-    out.gauge(
-        "second_store_parity_broken",
-        "Parity groups that cannot be changed: damaged, of a newer version, or with more losses than they make up for.",
-        parity.broken,
-    );
     let hold = parity.hold.clone().unwrap_or_default();
     out.gauge(
         "second_store_parity_without_copy",
@@ -168,9 +170,15 @@ mod tests {
 
     #[test]
     fn what_alerts_are_made_of_is_there_without_a_second_store_too() {
-        for figure in ["behind_seconds", "alias", "lost_segments"] {
+        let alerts = include_str!("../../../infra/prometheus/edge-alerts.yaml");
+        let mut asked_for = 0;
+        for rest in alerts.split("firn_second_store_").skip(1) {
+            let end = rest.find(|letter: char| letter != '_' && !letter.is_ascii_alphanumeric());
+            let figure = &rest[..end.unwrap_or(rest.len())];
             assert_eq!(value(&told(None), figure), Some(0.0), "{figure}");
+            asked_for += 1;
         }
+        assert!(asked_for > 3, "{asked_for}");
         assert_eq!(value(&told(None), "refusing"), None);
         let sick = told(Some(SecondPart {
             state: "alias".into(),
