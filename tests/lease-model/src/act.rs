@@ -2,6 +2,7 @@
 
 use crate::{
     content::{EACH, History, INODES, Kind, MEMBERS, Operation, Root, arena_of, number_of, range_of},
+    gift::arena_written,
     protocol::Protocol,
     rules::Bug,
     step::{Act, Step},
@@ -57,11 +58,15 @@ impl Protocol {
                 member.delayed = (request.stage == Stage::Sent).then_some(request);
             }
             Act::Resolve => self.resolve(world, index)?,
-            Act::Give(slot) => give(world, index, slot as usize)?,
+            Act::Give(slot) => Self::give(world, index, slot as usize),
             Act::Return(slot) => {
                 world.spent.returns += 1;
-                give(world, index, slot as usize)?;
+                Self::give(world, index, slot as usize);
             }
+            Act::GiftArrives => self.gift_arrives(world, index)?,
+            Act::LoseGift(happened) => self.lose_gift(world, index, happened)?,
+            Act::LateGiftArrives => self.late_gift_arrives(world, index)?,
+            Act::SettleGift => self.settle_gift(world, index),
             Act::Leave => {
                 world.spent.departures += 1;
                 let incarnation = incarnation(world, index);
@@ -70,6 +75,7 @@ impl Protocol {
                     return Ok(());
                 }
                 world.change_record(index, MemberChange::Leave { incarnation })?;
+                self.record_written(world, index);
                 forget(world, index);
                 world.members[index].phase = Phase::Away;
             }
@@ -170,7 +176,7 @@ impl Protocol {
         Ok(())
     }
 
-    fn granted(&self, world: &mut World, index: usize, slot: usize) {
+    pub(crate) fn granted(&self, world: &mut World, index: usize, slot: usize) {
         let member = &mut world.members[index];
         match self.is(Bug::UseBeforeAdoption) {
             true => member.usable |= bit(slot),
@@ -190,6 +196,7 @@ impl Protocol {
         *arena = arena
             .taken_from_absent(range_of(slot), number_of(index), (number_of(holder), &record))
             .map_err(|why| why.to_string())?;
+        arena_written(world, slot);
         self.granted(world, index, slot);
         Ok(())
     }
@@ -203,6 +210,8 @@ impl Protocol {
             .map_err(|why| why.to_string())?;
         world.arenas[arena_of(slot)] = arena;
         world.records[holder] = record;
+        arena_written(world, slot);
+        self.record_written(world, holder);
         if !self.is(Bug::BreakWithoutRetaining) {
             world.retained[holder].get_or_insert(world.head);
         }
@@ -339,12 +348,14 @@ impl Protocol {
 
     /// A heartbeat that is acknowledged at once, or says that the member was broken. It is a write of the record, on which a delayed commit is
     /// conditional.
-    fn beat(&self, world: &mut World, index: usize) {
+    pub(crate) fn beat(&self, world: &mut World, index: usize) {
         if !world.is_incarnation(index) {
             learn_break(world, index);
             return;
         }
         self.sign_of_life(world, index);
+        self.record_written(world, index);
+        self.beat_before_gift(world, index);
         let member = &mut world.members[index];
         member.beat_age = 0;
         member.late_beat = None;
@@ -377,6 +388,7 @@ impl Protocol {
             }
         };
         world.change_record(index, change)?;
+        self.record_written(world, index);
         self.sign_of_life(world, index);
         let member = &mut world.members[index];
         member.delayed = None;
@@ -429,21 +441,18 @@ fn begin(world: &mut World, index: usize, (kind, first, second): (Kind, u8, u8))
     world.members[index].current = place as u8 + 1;
 }
 
-fn change_arena(world: &mut World, index: usize, slot: usize, change: ArenaChange) -> Result<(), String> {
+pub(crate) fn change_arena(
+    world: &mut World,
+    index: usize,
+    slot: usize,
+    change: ArenaChange,
+) -> Result<(), String> {
     let arena = &mut world.arenas[arena_of(slot)];
     *arena = arena
         .changed(change, range_of(slot), number_of(index))
         .map_err(|why| why.to_string())?;
+    arena_written(world, slot);
     Ok(())
-}
-
-fn give(world: &mut World, index: usize, slot: usize) -> Result<(), String> {
-    let member = &mut world.members[index];
-    member.usable &= !bit(slot);
-    member.granted &= !bit(slot);
-    // A read of the root that began under this lease does not count for a later one.
-    member.root_read = member.root_read.map(|(root, held)| (root, held & !bit(slot)));
-    change_arena(world, index, slot, ArenaChange::Give)
 }
 
 fn reply(world: &mut World, index: usize) {
@@ -507,6 +516,7 @@ fn forget(world: &mut World, index: usize) {
     member.root_read = None;
     member.must_adopt = false;
     member.doubt = None;
+    member.gift_in_doubt = None;
     member.base = Root::default();
     member.view = Default::default();
     member.beat_age = 0;
@@ -523,12 +533,13 @@ fn lose_unstable(world: &mut World, index: usize, how: Unstable) {
     }
 }
 
-fn learn_break(world: &mut World, index: usize) {
+pub(crate) fn learn_break(world: &mut World, index: usize) {
     forget(world, index);
     lose_unstable(world, index, Unstable::Broken);
     let member = &mut world.members[index];
     member.request = None;
     member.delayed = None;
+    member.gift = None;
     member.phase = Phase::Broken;
 }
 
@@ -542,6 +553,7 @@ fn crash(world: &mut World, index: usize) {
         .take()
         .filter(|request| request.stage == Stage::Sent);
     member.delayed = sent.or(member.delayed);
+    member.late_gift = member.gift.take().or(member.late_gift);
     member.is_connected = true;
     member.phase = Phase::Down;
 }

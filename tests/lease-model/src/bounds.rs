@@ -164,6 +164,14 @@ pub fn hunt(bug: Bug) -> Bounds {
             losses: 1,
             ..two("losses", &[Kind::Write])
         },
+        Bug::GiftWithoutOwnRecord => Bounds {
+            crashes: 1,
+            ..two("crashes", &[Kind::Write])
+        },
+        Bug::GiftInDoubtWithoutFence => Bounds {
+            losses: 1,
+            ..two("losses", &[Kind::Write])
+        },
         Bug::BeatCountsFromReply
         | Bug::ReadsByLapsedLease
         | Bug::BreakOnAnyVersion

@@ -33,6 +33,7 @@ impl Protocol {
             return Ok(Stage::LostRace);
         }
         world.change_record(index, change)?;
+        self.record_written(world, index);
         let root = Root {
             version,
             commit: (index as u8, request.commit),

@@ -19,6 +19,7 @@ mod bounds;
 mod commit;
 mod content;
 mod explore;
+mod gift;
 mod journal;
 mod protocol;
 mod rules;

@@ -133,7 +133,13 @@ impl Model for Protocol {
     fn is_from_outside(&self, step: Step) -> bool {
         matches!(
             step.act,
-            Act::Begin(..) | Act::Crash | Act::CutOff(_) | Act::Lose | Act::Leave | Act::Return(_)
+            Act::Begin(..)
+                | Act::Crash
+                | Act::CutOff(_)
+                | Act::Lose
+                | Act::LoseGift(_)
+                | Act::Leave
+                | Act::Return(_)
         )
     }
 
@@ -146,6 +152,8 @@ impl Model for Protocol {
                 && member.journal.is_empty()
                 && member.request.is_none()
                 && member.doubt.is_none()
+                && member.gift.is_none()
+                && member.gift_in_doubt.is_none()
         })
     }
 

@@ -19,6 +19,10 @@ pub enum Bug {
     CommitIdOnlyInRoot,
     /// A lost reply is looked up without a beat before, and the request comes later.
     DoubtWithoutFence,
+    /// A gift is conditional on the arena alone, not on the giver's own record.
+    GiftWithoutOwnRecord,
+    /// A gift whose reply was lost is looked up without a beat before, and the request comes later.
+    GiftInDoubtWithoutFence,
     /// A heartbeat counts from its acknowledgement.
     BeatCountsFromReply,
     /// Reads do not ask whether the lease lapsed.
@@ -48,7 +52,7 @@ pub enum Bug {
 }
 
 /// Each with its name, which is what `--bug` takes.
-pub const BUGS: [(Bug, &str); 21] = [
+pub const BUGS: [(Bug, &str); 23] = [
     (Bug::UseBeforeAdoption, "lease-used-before-adoption"),
     (Bug::RootReadBeforeLease, "root-read-before-lease"),
     (Bug::GiveBeforePublish, "give-before-publish"),
@@ -57,6 +61,8 @@ pub const BUGS: [(Bug, &str); 21] = [
     (Bug::RenameWithoutShape, "rename-without-shape"),
     (Bug::CommitIdOnlyInRoot, "commit-id-only-in-root"),
     (Bug::DoubtWithoutFence, "doubt-without-fence"),
+    (Bug::GiftWithoutOwnRecord, "gift-without-own-record"),
+    (Bug::GiftInDoubtWithoutFence, "gift-in-doubt-without-fence"),
     (Bug::BeatCountsFromReply, "beat-counts-from-reply"),
     (Bug::ReadsByLapsedLease, "reads-by-lapsed-lease"),
     (Bug::BreakOnAnyVersion, "break-on-any-version"),

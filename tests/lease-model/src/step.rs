@@ -60,6 +60,14 @@ pub enum Act {
     Give(u8),
     /// A lease is given home though nobody waits.
     Return(u8),
+    /// The request to give arrives at the table, and its reply at the member.
+    GiftArrives,
+    /// The reply of the request to give is lost; it happened, or may come late.
+    LoseGift(bool),
+    /// A request to give that was given up arrives at the table.
+    LateGiftArrives,
+    /// What became of a gift in doubt is looked up.
+    SettleGift,
     /// The member leaves.
     Leave,
     /// The member is cut off; with the reply of a heartbeat under way or not.
@@ -109,8 +117,13 @@ impl fmt::Display for Step {
             Act::Reply => "hears what became of its commit",
             Act::Lose => "loses the reply of its commit, or the request is late",
             Act::Resolve => "looks up what became of its commit",
-            Act::Give(lease) => return write!(formatter, "{name} gives {}", slot(lease)),
-            Act::Return(lease) => return write!(formatter, "{name} gives {} home", slot(lease)),
+            Act::Give(lease) => return write!(formatter, "{name} sends a gift of {}", slot(lease)),
+            Act::Return(lease) => return write!(formatter, "{name} sends a gift of {} home", slot(lease)),
+            Act::GiftArrives => "has its gift arrive at the table, and hears of it",
+            Act::LoseGift(false) => "gives its gift up; it may come late",
+            Act::LoseGift(true) => "has its gift arrive at the table, and the reply is lost",
+            Act::LateGiftArrives => "has the gift that it gave up arrive at the table",
+            Act::SettleGift => "looks up what became of its gift",
             Act::Leave => "leaves: away",
             Act::CutOff(false) => "is cut off",
             Act::CutOff(true) => "is cut off; a heartbeat is done, its reply under way",
@@ -191,6 +204,12 @@ impl Protocol {
         if member.delayed.is_some() {
             acts.push(Act::DeliverLate);
         }
+        if member.gift.is_some() {
+            acts.push(Act::GiftArrives);
+        }
+        if member.late_gift.is_some() {
+            acts.push(Act::LateGiftArrives);
+        }
         if member.late_beat.is_some() {
             acts.push(Act::BeatReply);
         }
@@ -239,21 +258,30 @@ impl Protocol {
         if has_request && spent.losses < bounds.losses {
             acts.push(Act::Lose);
         }
+        let gives = member.gift.is_some() || member.gift_in_doubt.is_some();
+        if member.gift.is_some() && spent.losses < bounds.losses {
+            acts.extend([Act::LoseGift(false), Act::LoseGift(true)]);
+        }
         if !member.is_connected {
             return;
         }
         if member.root_read.is_none() && (member.granted != 0 || member.must_adopt) {
             acts.push(Act::ReadRoot);
         }
-        let is_settled = !has_request && member.doubt.is_none();
+        let is_settled = !has_request && member.doubt.is_none() && !gives;
         if is_settled && !member.must_adopt && !member.journal.is_empty() {
             acts.push(Act::Send);
         }
         if member.doubt.is_some() {
             acts.push(Act::Resolve);
         }
-        for slot in ASCENDING {
-            self.give(world, index, slot, acts);
+        if member.gift_in_doubt.is_some() {
+            acts.push(Act::SettleGift);
+        }
+        if is_settled {
+            for slot in ASCENDING {
+                self.gifts(world, index, slot, acts);
+            }
         }
         let is_idle = member.current == 0 && member.journal.is_empty() && is_settled;
         if is_idle && spent.departures < bounds.departures {
@@ -261,7 +289,7 @@ impl Protocol {
         }
     }
 
-    fn give(&self, world: &World, index: usize, slot: usize, acts: &mut Vec<Act>) {
+    fn gifts(&self, world: &World, index: usize, slot: usize, acts: &mut Vec<Act>) {
         let member = &world.members[index];
         let is_free = member.pins & bit(slot) == 0
             && (self.is(Bug::GiveBeforePublish) || !world.has_changes(index, slot));
@@ -294,7 +322,8 @@ impl Protocol {
             }
             return;
         }
-        if !member.is_connected || member.granted & bit(slot) != 0 {
+        let gives = member.gift.is_some() || member.gift_in_doubt.is_some();
+        if !member.is_connected || member.granted & bit(slot) != 0 || gives {
             return;
         }
         match world.holder(slot) {

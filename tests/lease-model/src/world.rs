@@ -137,6 +137,12 @@ pub struct Member {
     pub doubt: Option<(u8, History)>,
     /// A request that it has given up, and that the network may still deliver.
     pub delayed: Option<Request>,
+    /// What it gives by a request that is under way.
+    pub gift: Option<u8>,
+    /// What it gave by a request whose answer it does not expect any more.
+    pub gift_in_doubt: Option<u8>,
+    /// What it gave by a request that the network may still deliver.
+    pub late_gift: Option<u8>,
     /// Commits that it tried.
     pub commits: u8,
     /// Whom it waits for.
@@ -210,6 +216,9 @@ impl World {
             request: None,
             doubt: None,
             delayed: None,
+            gift: None,
+            gift_in_doubt: None,
+            late_gift: None,
             commits: 0,
             watch: None,
             saw_absent: None,
@@ -406,6 +415,16 @@ impl fmt::Display for World {
             }
             if member.doubt.is_some() {
                 formatter.write_str(" in doubt")?;
+            }
+            let gifts = [
+                ("gives", member.gift),
+                ("in doubt whether it gave", member.gift_in_doubt),
+                ("gave up to give", member.late_gift),
+            ];
+            for (what, slot) in gifts {
+                if let Some(slot) = slot {
+                    write!(formatter, " {what} {}", names(bit(slot as usize)))?;
+                }
             }
         }
         Ok(())
