@@ -39,6 +39,11 @@ use firn_quantity::Money;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+/// What a client of before meant, who could not say.
+fn yes() -> bool {
+    true
+}
+
 /// Version of the protocol.
 const VERSION: u32 = 1;
 
@@ -69,6 +74,9 @@ pub enum Command {
         budget: Money,
         /// What the draws follow from, if not random.
         seed: Option<[u8; 32]>,
+        /// Of the second store as well.
+        #[serde(default = "yes")]
+        second: bool,
     },
     /// One run of the cleaner inside, or a look at what it would do.
     Clean { plan: bool },

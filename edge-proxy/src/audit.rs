@@ -13,7 +13,9 @@ use crate::{
     report::{size, span},
     snapshots::utc,
 };
-use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, ManifestAudit, VolumeAudit};
+use firn_cleaner::{
+    AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, ManifestAudit, SecondAudit, VolumeAudit,
+};
 use firn_env::{eprintln, print, println};
 use firn_quantity::{Dollars, Money};
 use std::{fmt::Write, path::PathBuf};
@@ -74,6 +76,9 @@ struct AskedArguments {
     /// Draws by this seed, as a report has it, instead of at random: the same of the same roots.
     #[arg(long, value_name = "64 HEX DIGITS", value_parser = seed)]
     seed: Option<[u8; 32]>,
+    /// Leaves out the second store, if there is one.
+    #[arg(long)]
+    first_store_alone: bool,
     /// For people or as JSON.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -140,6 +145,10 @@ pub fn line(audits: &AuditPart) -> Option<String> {
             ", 1 % of damage would have been found with {found}, for {cost}"
         );
     }
+    if let Some(second) = &last.second {
+        let found = percent(second.one_percent_found);
+        let _ = write!(text, "; in the second store with {found}");
+    }
     if let Some(detail) = &last.detail {
         let _ = write!(text, "; {detail}");
     }
@@ -158,6 +167,7 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
         challenges,
         budget,
         seed,
+        first_store_alone,
         output,
     } = arguments;
     eprintln!(
@@ -168,6 +178,7 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
         challenges,
         budget,
         seed,
+        second: !first_store_alone,
     };
     let mut client = Client::ask(config, command).await?;
     let report = match expect_end(&mut client, "auditing").await? {
@@ -186,6 +197,13 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
     match output {
         Output::Text => print!("{}", text(&report)),
         Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::new)?),
+    }
+    if report.is_first_intact() && !report.is_intact() {
+        return Err(Failure::damaged(
+            "what is named above is missing or altered in the second store. The first store has everything that was asked of it, and clients are \
+             served. Delete what is altered from the second store, by its name and with credentials that may; its mirror copies that and what is \
+             missing from the first store at the next comparison (firn-cleaner mirror, a start of the edge, or after second.compare_every)",
+        ));
     }
     if !report.is_intact() {
         return Err(Failure::damaged(
@@ -277,6 +295,64 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
     }
     for file in &volume.damaged {
         let _ = writeln!(text, "  damaged: inode {}: {}", file.inode, file.detail);
+    }
+    if let Some(second) = &volume.second {
+        second_lines(text, second);
+    }
+}
+
+fn second_lines(text: &mut String, second: &SecondAudit) {
+    match second.has_manifest {
+        true => {
+            let _ = writeln!(
+                text,
+                "  second store: of {} segments that must exist {} are copied, {} are in parity groups without a copy, {} wait, {} are missing; {} \
+                 groups",
+                second.segments,
+                second.copies,
+                second.in_groups,
+                second.waiting,
+                second.missing,
+                second.groups
+            );
+        }
+        false => text.push_str(
+            "  second store: what the data's challenges drew, read from there; what no tree needs was not, since no manifest is whole\n",
+        ),
+    }
+    let found: Vec<String> = second.detections.iter().map(detection).collect();
+    let _ = writeln!(
+        text,
+        "  second store: {} of {} challenges answered: {} intact, {} missing or altered{}; would have been found, if so much of it were damaged: {}",
+        second.answered(),
+        second.asked,
+        second.intact,
+        second.damaged,
+        match second.has_manifest {
+            true => format!(", among {}", size(second.bytes)),
+            false => String::new(),
+        },
+        found.join("; ")
+    );
+    if second.released > 0 {
+        let _ = writeln!(
+            text,
+            "  second store: {} challenges were of what was given up, copied or written anew meanwhile, and do not count",
+            second.released
+        );
+    }
+    if second.unreadable_groups > 0 {
+        let _ = writeln!(
+            text,
+            "  second store: {} parity groups have objects that cannot be read; the log names them",
+            second.unreadable_groups
+        );
+    }
+    for damage in &second.named {
+        let _ = writeln!(text, "  in the second store: {}: {}", damage.key, damage.detail);
+    }
+    if let Some(error) = &second.error {
+        let _ = writeln!(text, "  second store: it could not be audited: {error}");
     }
 }
 

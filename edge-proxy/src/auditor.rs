@@ -21,10 +21,11 @@ mod writing;
 use crate::{
     config::AuditSection,
     periodic::{Running, ShowsWork, millis},
+    second::Second,
 };
 use bucket::ReportBucket;
-use firn_audit_report::{AskedBy, NewReport, Outcome, Report, SignedReport};
-use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError};
+use firn_audit_report::{AskedBy, AuditedSecond, NewReport, Outcome, Report, SignedReport};
+use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError, SecondAudit};
 use firn_env::Env;
 use firn_format::SegmentId;
 use firn_quantity::Money;
@@ -81,6 +82,48 @@ pub struct LastAudit {
     pub nanodollars: u64,
     /// What is wrong, or why it failed.
     pub detail: Option<String>,
+    /// Whether something is wrong in the first store.
+    #[serde(default)]
+    pub is_first_damaged: bool,
+    /// What it says of the second store, if that was audited.
+    #[serde(default)]
+    pub second: Option<LastOfSecond>,
+}
+
+/// What an audit says of the second store, in short.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastOfSecond {
+    pub is_damaged: bool,
+    /// Draws that were answered.
+    pub challenges: u64,
+    /// With which probability one of a hundred damaged bytes would have been found.
+    pub one_percent_found: f64,
+    /// Segments that have neither a copy nor a parity group, and are not young.
+    pub missing: u64,
+    /// Objects that are not as they were put.
+    pub altered: u64,
+}
+
+impl LastOfSecond {
+    fn of(second: &SecondAudit) -> Self {
+        Self {
+            is_damaged: !second.is_intact(),
+            challenges: second.answered(),
+            one_percent_found: second.probability(TOLD_SHARE),
+            missing: second.missing,
+            altered: second.altered,
+        }
+    }
+
+    fn of_report(second: &AuditedSecond) -> Self {
+        Self {
+            is_damaged: second.is_damaged(),
+            challenges: second.answered(),
+            one_percent_found: second.found(TOLD_PPM),
+            missing: second.missing,
+            altered: second.altered,
+        }
+    }
 }
 
 impl LastAudit {
@@ -95,6 +138,15 @@ impl LastAudit {
                 .fold(0.0, f64::max),
             nanodollars: audit.report.as_ref().map_or(0, |report| report.cost.nanos()),
             detail: audit.detail.clone(),
+            is_first_damaged: audit.outcome == Outcome::Damaged
+                && audit
+                    .report
+                    .as_ref()
+                    .is_none_or(|report| !report.is_first_intact()),
+            second: volumes()
+                .filter_map(|volume| volume.second.as_ref())
+                .map(LastOfSecond::of)
+                .next(),
         }
     }
 
@@ -106,6 +158,8 @@ impl LastAudit {
             one_percent_found: report.found(TOLD_PPM),
             nanodollars: report.cost.nanodollars,
             detail: report.detail.clone(),
+            is_first_damaged: report.outcome == Outcome::Damaged && report.is_first_damaged(),
+            second: report.second().map(LastOfSecond::of_report),
         }
     }
 }
@@ -120,6 +174,8 @@ pub struct Asked {
     pub budget: Money,
     /// What the draws follow from; random if nobody says.
     pub seed: Option<[u8; 32]>,
+    /// Whether the second store is audited as well, if there is one.
+    pub second: bool,
 }
 
 /// Whose volume is audited, and who signs.
@@ -127,6 +183,8 @@ pub struct Audited<'a> {
     pub parts: &'a Parts,
     /// `None` where another edge owns the volume, or nobody knows who does: then nothing is audited.
     pub signer: Option<OwnerSigner>,
+    /// The second store, if there is one.
+    pub second: Option<Arc<Second>>,
 }
 
 /// Millionths of damage that are [`TOLD_SHARE`].
@@ -144,6 +202,7 @@ pub struct Auditor {
     env: Env,
     parts: Parts,
     signer: Option<OwnerSigner>,
+    second: Option<Arc<Second>>,
     book: ProviderPrices,
     section: AuditSection,
     started_at_ms: i64,
@@ -182,6 +241,7 @@ impl Auditor {
             env,
             parts: audited.parts.clone(),
             signer: audited.signer,
+            second: audited.second,
             book,
             section: section.clone(),
             started_at_ms,
@@ -248,6 +308,7 @@ impl Auditor {
                 challenges: self.section.challenges,
                 budget: self.section.budget_of_one(),
                 seed: None,
+                second: self.section.second,
             };
             if !is_served || self.audit(asked, &AuditProgress::default()).await.is_err() {
                 self.env.sleep(Duration::from_secs(60)).await;
@@ -275,6 +336,11 @@ impl Auditor {
             prices: self.book.clone(),
             // The office's line is not in the bucket's region.
             route: Route::Internet,
+            second: self
+                .second
+                .as_ref()
+                .filter(|_| asked.second)
+                .and_then(|second| second.to_audit()),
         };
         let (store, anchor) = (self.parts.store.clone(), &self.parts.anchor);
         let ended = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;

@@ -211,15 +211,6 @@ impl Life {
             &config.cleaner,
             book.clone(),
         ));
-        let auditor = Arc::new(Auditor::new(
-            Audited {
-                parts: &parts,
-                signer: volume.owner_signer(),
-            },
-            &config.audit,
-            book.clone(),
-            &config.volume.state_directory,
-        ));
         let second = outside.second.as_ref().map(|second| {
             let (env, first) = (&outside.env, outside.stack.store.clone());
             Arc::new(Second::new(
@@ -231,6 +222,16 @@ impl Life {
                 is_owned.then_some(config.parity.as_ref()),
             ))
         });
+        let auditor = Arc::new(Auditor::new(
+            Audited {
+                parts: &parts,
+                signer: volume.owner_signer(),
+                second: second.clone(),
+            },
+            &config.audit,
+            book.clone(),
+            &config.volume.state_directory,
+        ));
         if let Some(second) = &second {
             beside.push(Background(
                 outside.env.spawn("second store", second.clone().keep()),

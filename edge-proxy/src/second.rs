@@ -7,6 +7,7 @@ use crate::config::{ParitySection, SecondSection};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_anchor::Anchor;
+use firn_cleaner::SecondToAudit;
 use firn_env::Env;
 use firn_format::{FamilyId, SegmentId};
 use firn_mirror::{LocalCopies, Mirror, MirrorOptions, MirrorState, Parity, Queue};
@@ -45,6 +46,8 @@ pub struct Second {
     pub mirror: Mirror,
     /// As readers have it, parity groups included.
     pub store: Arc<dyn Store>,
+    /// As it is.
+    plain: Arc<dyn Store>,
     meter: Meter,
     book: Option<ProviderPrices>,
     volume: Volume,
@@ -187,6 +190,7 @@ impl Second {
             env: env.clone(),
             url: second.section.store.to_string(),
             store: parity.reader(),
+            plain: second.stack.store.clone(),
             mirror: Mirror::new(
                 env,
                 (first, second.stack.store.clone()),
@@ -208,6 +212,20 @@ impl Second {
     /// What this machine has of the volume's segments.
     pub fn here(&self) -> Arc<dyn LocalCopies> {
         Arc::new(Here(self.volume.clone()))
+    }
+
+    /// What an audit of it needs; `None` if it is the first store under another name.
+    pub fn to_audit(&self) -> Option<SecondToAudit> {
+        let status = self.mirror.status();
+        if status.state == MirrorState::Alias {
+            return None;
+        }
+        Some(SecondToAudit {
+            store: self.plain.clone(),
+            prices: self.book.clone()?,
+            route: Route::Internet,
+            is_behind: status.compared_at_ms.is_none() || status.backlog_objects > 0,
+        })
     }
 
     /// Keeps the mirror for as long as it is awaited.

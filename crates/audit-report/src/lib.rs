@@ -5,6 +5,7 @@
 //! file      report LF {"signature":"<128 hex digits>"} LF
 //! report    one line of JSON, fields in one order, no space between them, integers and texts only: one spelling for each report
 //! message   "firn 1 audit report\n" | report                what is signed (Ed25519), and of which BLAKE3 is the report's hash
+//! version   1, or 2 if a second store was audited as well (`audited.second`): each report has the oldest version that can say it
 //! chain     sequence 1, 2, 3 … of a volume; each report has the hash of the one before it
 //! ```
 //!
@@ -20,10 +21,13 @@ mod signed;
 
 pub use chain::{Break, breaks};
 pub use report::{
-    AskedBy, Audited, AuditedRoot, AuditedVolume, Cost, DamageNamed, DetectionTold, NewReport, Outcome,
-    Report, Signer,
+    AskedBy, Audited, AuditedRoot, AuditedSecond, AuditedVolume, Cost, DamageNamed, DetectionTold, NewReport,
+    Outcome, Report, SecondDamageNamed, Signer,
 };
 pub use signed::{MAX_REPORT_BYTES, ReportError, SignedReport};
 
-/// The version of the form that this build writes and reads.
-pub const VERSION: u32 = 1;
+/// The newest version of the form that this build writes and reads.
+pub const VERSION: u32 = 2;
+
+/// That of a report which says nothing of a second store: builds of before read it.
+pub(crate) const VERSION_OF_ONE_STORE: u32 = 1;

@@ -6,7 +6,7 @@
 //! Probabilities are integers, in millionths and rounded down: no two programs print a fraction alike, and a report must not promise more
 //! than is true. Texts are cut to [`TEXT_BYTES_MAX`] and lists to [`NAMED_MAX`], so that a report has a bound.
 
-use crate::{VERSION, hex};
+use crate::{VERSION, VERSION_OF_ONE_STORE, hex};
 use firn_format::VolumeId;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 const TEXT_BYTES_MAX: usize = 500;
 /// Damages and segments that are named; beyond, the counts tell.
 const NAMED_MAX: usize = 32;
+/// Objects of a second store that are named.
+const SECOND_NAMED_MAX: usize = 8;
 
 /// Who wanted an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +177,93 @@ pub struct Audited {
     pub damages: Vec<DamageNamed>,
     /// How likely damage of some extents would have been found.
     pub detections: Vec<DetectionTold>,
+    /// The second store, if one was audited as well; from version 2 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<AuditedSecond>,
+}
+
+/// What was looked at, drawn and found in a second store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditedSecond {
+    /// Whether the draws are of what the manifest says; otherwise they are those of the trees' data.
+    pub has_manifest: bool,
+    /// Segments that the manifest says.
+    pub segments: u64,
+    /// Those of them of which there is a copy.
+    pub copies: u64,
+    /// Those without a copy that are members of a parity group.
+    pub in_groups: u64,
+    /// Those that were not copied yet.
+    pub waiting: u64,
+    /// Parity groups.
+    pub groups: u64,
+    /// Bytes of which the draws are.
+    pub bytes: u64,
+    /// Draws that were to be made.
+    pub asked: u64,
+    /// Draws that were right.
+    pub intact: u64,
+    /// Draws that were not.
+    pub damaged: u64,
+    /// Draws of what was given up or written anew meanwhile.
+    pub released: u64,
+    /// Segments that are not there.
+    pub missing: u64,
+    /// Objects that are not as they were put.
+    pub altered: u64,
+    /// Groups whose object cannot be read.
+    pub unreadable_groups: u64,
+    /// Whether everything was gone through and each draw was answered.
+    pub is_complete: bool,
+    /// Why the store could not be asked.
+    pub error: Option<String>,
+    /// What is missing or altered, the first few.
+    pub named: Vec<SecondDamageNamed>,
+    /// How likely damage of some extents would have been found.
+    pub detections: Vec<DetectionTold>,
+}
+
+/// An object of a second store that is missing or altered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecondDamageNamed {
+    /// Its name there.
+    pub key: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+impl AuditedSecond {
+    /// Draws that were answered.
+    pub fn answered(&self) -> u64 {
+        self.intact.saturating_add(self.damaged)
+    }
+
+    /// Whether something is missing or altered.
+    pub fn is_damaged(&self) -> bool {
+        self.missing > 0 || self.altered > 0 || self.unreadable_groups > 0
+    }
+
+    /// With which probability so many millionths of damage would have been found; 0 if it does not say.
+    pub fn found(&self, damaged_ppm: u32) -> f64 {
+        found(&self.detections, damaged_ppm)
+    }
+
+    fn cut(&mut self) {
+        self.named.truncate(SECOND_NAMED_MAX);
+        self.detections.truncate(NAMED_MAX);
+        self.error.iter_mut().for_each(cut);
+        for named in &mut self.named {
+            cut(&mut named.key);
+            cut(&mut named.detail);
+        }
+    }
+}
+
+fn found(told: &[DetectionTold], damaged_ppm: u32) -> f64 {
+    let found = told.iter().find(|told| told.damaged_ppm == damaged_ppm);
+    found.map_or(0.0, |told| f64::from(told.found_ppm) / 1e6)
 }
 
 /// The head that was audited.
@@ -266,7 +355,7 @@ impl NewReport {
         }
         Report {
             kind: Kind::AuditReport,
-            version: VERSION,
+            version: form(audited.as_ref()),
             sequence: last.saturating_add(1),
             previous,
             volume,
@@ -288,6 +377,7 @@ impl NewReport {
                     .damages
                     .iter_mut()
                     .for_each(|damage| cut(&mut damage.detail));
+                audited.second.iter_mut().for_each(AuditedSecond::cut);
                 audited
             }),
             cost,
@@ -296,9 +386,9 @@ impl NewReport {
 }
 
 impl Report {
-    /// The version of its form.
-    pub(crate) fn version(&self) -> u32 {
-        self.version
+    /// Whether it names the version in which it must be written.
+    pub(crate) fn has_its_version(&self) -> bool {
+        self.version == form(self.audited.as_ref())
     }
 
     /// Draws that were answered.
@@ -309,9 +399,31 @@ impl Report {
 
     /// With which probability so many millionths of damage would have been found; 0 if the report does not say.
     pub fn found(&self, damaged_ppm: u32) -> f64 {
-        let told = self.audited.iter().flat_map(|audited| &audited.detections);
-        let found = told.clone().find(|told| told.damaged_ppm == damaged_ppm);
-        found.map_or(0.0, |told| f64::from(told.found_ppm) / 1e6)
+        let audited = self.audited.as_ref();
+        audited.map_or(0.0, |audited| found(&audited.detections, damaged_ppm))
+    }
+
+    /// Whether what is wrong is in the first store, by which readers are served.
+    pub fn is_first_damaged(&self) -> bool {
+        self.audited.as_ref().is_none_or(|audited| {
+            audited.damaged > 0
+                || audited.damaged_nodes > 0
+                || !audited.lost_segments.is_empty()
+                || !audited.damages.is_empty()
+        })
+    }
+
+    /// What it says of a second store.
+    pub fn second(&self) -> Option<&AuditedSecond> {
+        self.audited.as_ref()?.second.as_ref()
+    }
+}
+
+/// The oldest version that can say it.
+fn form(audited: Option<&Audited>) -> u32 {
+    match audited.is_some_and(|audited| audited.second.is_some()) {
+        true => VERSION,
+        false => VERSION_OF_ONE_STORE,
     }
 }
 

@@ -9,7 +9,10 @@ use firn_seal::RootSigningKey;
 use proptest::prelude::*;
 use std::{fs, path::Path};
 
+/// Of one store: written and read since the first build that signed.
 const VECTOR: &str = "tests/vectors/v1/report.jsonl";
+/// Of two stores.
+const VECTOR_OF_TWO: &str = "tests/vectors/v2/report.jsonl";
 
 fn key(seed: u8) -> RootSigningKey {
     RootSigningKey::from_seed([seed; 32])
@@ -63,6 +66,7 @@ fn new(outcome: Outcome) -> NewReport {
                 damaged_ppm: 10_000,
                 found_ppm: 999_007,
             }],
+            second: None,
         }),
         cost: Cost {
             prices: "s3-us-east-1".into(),
@@ -71,6 +75,39 @@ fn new(outcome: Outcome) -> NewReport {
             bytes_down: 21_400_000,
         },
     }
+}
+
+/// The same, of two stores.
+fn of_two(outcome: Outcome) -> NewReport {
+    let mut new = new(outcome);
+    let audited = new.audited.as_mut().expect("what was audited");
+    audited.second = Some(AuditedSecond {
+        has_manifest: true,
+        segments: 40,
+        copies: 30,
+        in_groups: 9,
+        waiting: 0,
+        groups: 1,
+        bytes: 7_000_000,
+        asked: 688,
+        intact: 686,
+        damaged: 2,
+        released: 0,
+        missing: 1,
+        altered: 1,
+        unreadable_groups: 0,
+        is_complete: true,
+        error: None,
+        named: vec![SecondDamageNamed {
+            key: "f0/log/2/3".into(),
+            detail: "it is not as it was put".into(),
+        }],
+        detections: vec![DetectionTold {
+            damaged_ppm: 10_000,
+            found_ppm: 999_007,
+        }],
+    });
+    new
 }
 
 fn signed(new: NewReport, before: Option<&SignedReport>) -> SignedReport {
@@ -115,12 +152,44 @@ fn the_vector_is_what_is_written_and_is_read() {
 }
 
 #[test]
-#[ignore = "writes the vector of the current version"]
-fn write_the_vector() {
+fn a_report_of_two_stores_has_a_version_of_its_own_and_is_read() {
     let first = signed(new(Outcome::Intact), None);
-    let second = signed(new(Outcome::Damaged), Some(&first));
-    fs::create_dir_all(Path::new(VECTOR).parent().expect("a folder")).expect("made");
-    fs::write(VECTOR, second.text()).expect("written");
+    let second = signed(of_two(Outcome::Damaged), Some(&first));
+    let file = fs::read_to_string(VECTOR_OF_TWO).expect("the vector");
+    assert_eq!(second.text(), file, "what is written is another report");
+    let read = SignedReport::open(file.as_bytes()).expect("a report");
+    let of_second = read.report().second().expect("the second store");
+    assert!(of_second.is_damaged());
+    assert_eq!((of_second.answered(), of_second.found(10_000)), (688, 0.999_007));
+    // One chain has both, and who reads version 1 alone says that it is too old: the first thing that is looked at.
+    assert_eq!(broken(&[first.clone(), second]), []);
+    assert!(
+        first
+            .text()
+            .starts_with("{\"kind\":\"firn audit report\",\"version\":1,")
+    );
+    assert!(file.starts_with("{\"kind\":\"firn audit report\",\"version\":2,"));
+    // Neither version under the other's number, whoever signs.
+    for other in [
+        file.replacen("\"version\":2", "\"version\":1", 1),
+        first.text().replacen("\"version\":1", "\"version\":2", 1),
+    ] {
+        let opened = SignedReport::open(other.as_bytes());
+        assert!(matches!(opened, Err(ReportError::Malformed(_))), "{opened:?}");
+    }
+}
+
+#[test]
+#[ignore = "writes the vectors"]
+fn write_the_vectors() {
+    let first = signed(new(Outcome::Intact), None);
+    for (path, new) in [
+        (VECTOR, new(Outcome::Damaged)),
+        (VECTOR_OF_TWO, of_two(Outcome::Damaged)),
+    ] {
+        fs::create_dir_all(Path::new(path).parent().expect("a folder")).expect("made");
+        fs::write(path, signed(new, Some(&first)).text()).expect("written");
+    }
 }
 
 #[test]
@@ -158,10 +227,10 @@ fn a_report_has_one_spelling() {
             "{other}"
         );
     }
-    let newer = text.replacen("\"version\":1,", "\"version\":2,\"news\":[],", 1);
+    let newer = text.replacen("\"version\":1,", "\"version\":3,\"news\":[],", 1);
     assert_eq!(
         SignedReport::open(newer.as_bytes()),
-        Err(ReportError::NewerVersion(2))
+        Err(ReportError::NewerVersion(3))
     );
     assert!(SignedReport::open(&vec![b' '; MAX_REPORT_BYTES + 1]).is_err());
 }
@@ -204,7 +273,7 @@ fn a_report_that_is_missing_or_replaced_breaks_the_chain_where_it_was() {
 
 #[test]
 fn what_is_too_long_is_cut_so_that_a_report_has_a_bound() {
-    let mut long = new(Outcome::Damaged);
+    let mut long = of_two(Outcome::Damaged);
     let text = "\u{1}".repeat(10_000);
     (long.signer.program, long.cost.prices) = (text.clone(), text.clone());
     long.detail = Some(text.clone());
@@ -213,10 +282,17 @@ fn what_is_too_long_is_cut_so_that_a_report_has_a_bound() {
     audited.damages = vec![
         DamageNamed {
             inode: u64::MAX,
-            detail: text,
+            detail: text.clone(),
         };
         1000
     ];
+    let second = audited.second.as_mut().expect("the second store");
+    second.error = Some(text.clone());
+    let named = SecondDamageNamed {
+        key: text.clone(),
+        detail: text,
+    };
+    second.named = vec![named; 1000];
     let report = signed(long, None);
     assert!(report.text().len() <= MAX_REPORT_BYTES);
     let audited = report.report().audited.as_ref().expect("what was audited");

@@ -24,9 +24,13 @@ mod must_exist;
 mod newest;
 mod reading;
 mod report;
+mod second;
 
 pub use must_exist::{MustExist, must_exist};
-pub use report::{AuditReport, Detection, GatheringAudit, ManifestAudit, VolumeAudit};
+pub use report::{
+    AuditReport, Detection, GatheringAudit, ManifestAudit, SecondAudit, SecondDamage, VolumeAudit,
+};
+pub use second::SecondToAudit;
 
 use crate::{CleanError, branches::Branch, objects::Objects};
 use budget::Budget;
@@ -40,6 +44,7 @@ use firn_quantity::Money;
 use firn_store::{Metered, ProviderPrices, Route, Store, Usage};
 use futures::future::join_all;
 use newest::{Failures, branches_now};
+use second::Second;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -73,6 +78,8 @@ pub struct AuditRequest {
     /// What the draws follow from: to repeat those of a report, or to let somebody else say what is drawn. `None`: drawn at random
     /// after the roots were read.
     pub seed: Option<[u8; 32]>,
+    /// A second store that is audited as well, with as many draws, by what the first leaves of the budget.
+    pub second: Option<SecondToAudit>,
 }
 
 /// How far an audit is, for whoever shows it meanwhile.
@@ -99,21 +106,29 @@ pub async fn audit(
     progress: &AuditProgress,
 ) -> Result<AuditReport, CleanError> {
     let store = Metered::new(store);
-    let meter = store.meter();
-    let budget = Budget::new(meter.clone(), request);
-    let mut objects = Objects::new(env, Arc::new(store), anchor, CACHE_BYTES);
+    let store_meter = store.meter();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let metered = |to: &SecondToAudit| Metered::new(to.store.clone());
+    let second_store = request.second.as_ref().map(|to| (metered(to), to));
+    let second_meter = second_store.as_ref().map(|(second, to)| (second.meter(), *to));
+    let budget = Budget::new(store_meter, second_meter, request);
+    let second = second_store.map(|(second, to)| {
+        let stores: (_, Arc<dyn Store>) = (store.clone(), Arc::new(second));
+        Second::new(env, stores, anchor, to.is_behind)
+    });
+    let mut objects = Objects::new(env, store, anchor, CACHE_BYTES);
     let branches = branches_now(&mut objects).await?;
     let wanted = |branch: &&Branch| request.volume.is_none_or(|volume| volume == branch.volume);
     let mut volumes = Vec::new();
     for branch in branches.iter().filter(wanted) {
-        volumes.extend(audit_volume(&mut objects, branch, request, &budget, progress).await?);
+        let audited = audit_volume(&mut objects, branch, request, second.as_ref(), &budget, progress);
+        volumes.extend(audited.await?);
     }
-    let usage = meter.usage();
     Ok(AuditReport {
         volumes,
         prices: request.prices.name.clone(),
-        cost: request.prices.cost(&usage, request.route).total(),
-        usage,
+        cost: budget.cost(),
+        usage: budget.usage(),
     })
 }
 
@@ -122,6 +137,7 @@ async fn audit_volume(
     objects: &mut Objects,
     branch: &Branch,
     request: &AuditRequest,
+    second: Option<&Second>,
     budget: &Budget,
     progress: &AuditProgress,
 ) -> Result<Option<VolumeAudit>, CleanError> {
@@ -167,6 +183,7 @@ async fn audit_volume(
         .iter()
         .map(|sample| sample.pointer.location.segment)
         .collect();
+    let drawn = counted.drawn.clone();
     let answered = challenge(
         objects,
         counted.drawn,
@@ -191,6 +208,12 @@ async fn audit_volume(
     }
     failures.settle(objects, branch, &mut report).await?;
     report.estimate();
+    if let Some(second) = second {
+        let challenges = (&seed, challenges, &drawn[..]);
+        let checked = second.check(objects, branch, challenges, budget, progress).await;
+        report.is_complete &= checked.is_complete;
+        report.second = Some(checked);
+    }
     Ok(Some(report))
 }
 

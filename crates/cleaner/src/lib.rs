@@ -40,7 +40,7 @@ mod victims;
 
 pub use audit::{
     AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, GatheringAudit, MAX_CHALLENGES,
-    ManifestAudit, MustExist, VolumeAudit, audit, must_exist,
+    ManifestAudit, MustExist, SecondAudit, SecondDamage, SecondToAudit, VolumeAudit, audit, must_exist,
 };
 pub use branches::has_head;
 pub use error::{CleanError, Damage, Misread};

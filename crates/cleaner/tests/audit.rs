@@ -203,6 +203,7 @@ fn request(challenges: u32) -> AuditRequest {
         prices,
         route: Route::Internet,
         seed: None,
+        second: None,
     }
 }
 

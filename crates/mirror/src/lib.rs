@@ -28,6 +28,6 @@ pub use comparison::Comparison;
 pub use copier::{LocalCopies, Mirror, MirrorError, MirrorOptions, NoLocalCopies};
 pub use expiry::tombstone_key;
 pub use noting::Noting;
-pub use parity::{Copies, Grouping, HoldStatus, Parity, ParityStatus, Restoring};
+pub use parity::{Copies, ExpectedMember, Grouping, HoldStatus, Parity, ParityStatus, Restoring, RowCheck};
 pub use queue::Queue;
 pub use status::{MirrorState, MirrorStatus};

@@ -11,6 +11,7 @@
 //! does not have it, from the first; the other way round where copies go (decisions 0208, 0210). Nothing here has keys; a wrong helper is told by its hash before it is used, and what
 //! was computed is verified by its uid like anything that a store says.
 
+mod checks;
 mod hold;
 mod index;
 mod look;
@@ -19,6 +20,7 @@ mod reader;
 mod rewrite;
 mod rows;
 
+pub use checks::{ExpectedMember, RowCheck};
 pub use hold::{Copies, Grouping, HoldStatus};
 pub(crate) use hold::{all_doomed, known_hold};
 pub use reader::Restoring;

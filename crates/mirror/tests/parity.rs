@@ -5,6 +5,7 @@ mod world;
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{Env, mutants::planting};
+use firn_mirror::{ExpectedMember, RowCheck};
 use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use world::{FAMILY, HOUR, KEEP, World, id, name, segment_of, simulate};
@@ -312,6 +313,95 @@ fn a_group_object_that_is_damaged_is_told_and_reads_go_on() {
         );
         lose(&world, 3).await;
         read(&world, 3).await.unwrap();
+    });
+}
+
+/// Challenges every row of the parities of a world in which one was altered: the names of those that are wrong, and how many were right.
+async fn challenged(world: &World) -> (Vec<String>, u64) {
+    let parity = world.mirror.parity();
+    parity.refresh().await.unwrap();
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for (group, _) in parity.parity_bytes() {
+        for position in (0..64).map(|step| u64::MAX / 64 * step) {
+            match parity.check_parity(group, position).await.unwrap() {
+                RowCheck::Right => right += 1,
+                RowCheck::Wrong { key, .. } => wrong.push(key.as_str().to_owned()),
+                RowCheck::NoGroup => panic!("the group is there"),
+            }
+        }
+    }
+    (wrong, right)
+}
+
+fn an_altered_parity_is_challenged(mutant: Option<&'static str>) -> Vec<String> {
+    planting(mutant, || {
+        simulate(|env| async move {
+            let world = grouped(&env, 40).await;
+            let (wrong, right) = challenged(&world).await;
+            assert!(wrong.is_empty() && right > 0, "{wrong:?}");
+            let all = objects(&world);
+            let (key, parity) = all.iter().nth(1).expect("group, parity-0, …");
+            let altered = vec![vec![7; parity.len()].into()];
+            world.second.put(key, altered, PutMode::Overwrite).await.unwrap();
+            let (wrong, _) = challenged(&world).await;
+            assert!(wrong.iter().all(|wrong| wrong == key.as_str()), "{wrong:?}");
+            wrong
+        })
+    })
+}
+
+#[test]
+fn a_challenge_finds_an_altered_parity_by_its_rows() {
+    assert!(an_altered_parity_is_challenged(None).len() > 10);
+    let believed = an_altered_parity_is_challenged(Some("mirror.parity_row_believed"));
+    assert!(believed.is_empty(), "the planted bug has no effect");
+}
+
+#[test]
+fn a_member_without_a_copy_is_challenged_by_its_row_and_by_what_its_group_says_of_it() {
+    simulate(|env| async move {
+        let world = grouped(&env, 40).await;
+        let whole = segment_of(FAMILY, 3, length(3)).concat();
+        let member = |byte: u32| ExpectedMember {
+            segment: id(3),
+            bytes: Some(whole.len() as u32),
+            hash: Some(firn_parity::row_hash(&whole)),
+            byte,
+        };
+        let parity = world.mirror.parity();
+        world.second.delete(&name(3)).await.unwrap();
+        for byte in [0, 70_000, u32::MAX] {
+            for draw in 0..3 {
+                let found = parity.check_member(&member(byte), draw).await.unwrap();
+                assert_eq!(found, RowCheck::Right);
+            }
+        }
+        // The first has other bytes: of this row nothing is right, until it is computed.
+        alter(&world.first, 3).await;
+        let found = parity.check_member(&member(0), 0).await.unwrap();
+        assert!(matches!(found, RowCheck::Wrong { .. }), "{found:?}");
+        // A group that says another hash or length protects something else.
+        for other in [
+            ExpectedMember {
+                hash: Some([7; 32]),
+                ..member(0)
+            },
+            ExpectedMember {
+                bytes: Some(1),
+                ..member(0)
+            },
+        ] {
+            let found = parity.check_member(&other, 0).await.unwrap();
+            assert!(matches!(found, RowCheck::Wrong { .. }), "{found:?}");
+        }
+        let stranger = ExpectedMember {
+            segment: id(999),
+            ..member(0)
+        };
+        assert_eq!(
+            parity.check_member(&stranger, 0).await.unwrap(),
+            RowCheck::NoGroup
+        );
     });
 }
 

@@ -211,12 +211,14 @@ impl Admin {
                 challenges,
                 budget,
                 seed,
+                second,
             } => {
                 let asked = Asked {
                     by: AskedBy::Administrator,
                     challenges,
                     budget,
                     seed,
+                    second,
                 };
                 self.audit(client, asked).await
             }

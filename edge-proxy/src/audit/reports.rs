@@ -12,7 +12,7 @@ use crate::{
     report::size,
     snapshots::utc,
 };
-use firn_audit_report::{MAX_REPORT_BYTES, SignedReport, breaks};
+use firn_audit_report::{AuditedSecond, MAX_REPORT_BYTES, SignedReport, breaks};
 use firn_env::{eprintln, print, println};
 use firn_ids::Hex;
 use firn_quantity::{Dollars, Money};
@@ -176,6 +176,35 @@ fn whose(key: &Key) -> String {
     }
 }
 
+fn second_lines(text: &mut String, second: &AuditedSecond) {
+    let _ = writeln!(
+        text,
+        "  second store: {} of {} challenges answered: {} intact, {} missing or altered; 1 % of damage would have been found with {}",
+        second.answered(),
+        second.asked,
+        second.intact,
+        second.damaged,
+        percent(second.found(10_000))
+    );
+    let _ = writeln!(
+        text,
+        "  second store: {} segments missing, {} objects altered, {} parity groups unreadable; {} segments copied, {} in parity groups without a copy, {} \
+         waiting",
+        second.missing,
+        second.altered,
+        second.unreadable_groups,
+        second.copies,
+        second.in_groups,
+        second.waiting
+    );
+    for damage in &second.named {
+        let _ = writeln!(text, "  in the second store: {}: {}", damage.key, damage.detail);
+    }
+    if let Some(error) = &second.error {
+        let _ = writeln!(text, "  second store: it could not be audited: {error}");
+    }
+}
+
 /// A report for people.
 fn text(signed: &SignedReport) -> String {
     let report = signed.report();
@@ -249,6 +278,9 @@ fn text(signed: &SignedReport) -> String {
         }
         for damage in &audited.damages {
             let _ = writeln!(text, "  damaged: inode {}: {}", damage.inode, damage.detail);
+        }
+        if let Some(second) = &audited.second {
+            second_lines(&mut text, second);
         }
     }
     let _ = writeln!(

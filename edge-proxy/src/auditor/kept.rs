@@ -49,7 +49,11 @@ impl KeptAudit {
             Ok(report) if !report.is_intact() => (Outcome::Damaged, Some(damage(report))),
             Ok(report) if report.volumes.is_empty() => (Outcome::Empty, None),
             Ok(report) if !report.is_complete() => {
-                let detail = "the budget was not enough for everything; what was asked is right".to_owned();
+                let mut of_second = report.volumes.iter().filter_map(|volume| volume.second.as_ref());
+                let detail = match of_second.find_map(|second| second.error.as_ref()) {
+                    Some(error) => format!("the second store could not be audited: {error}"),
+                    None => "the budget was not enough for everything; what was asked is right".into(),
+                };
                 (Outcome::Incomplete, Some(detail))
             }
             Ok(_) => (Outcome::Intact, None),
@@ -70,6 +74,24 @@ impl KeptAudit {
 }
 
 fn damage(report: &AuditReport) -> String {
+    let mut of_second = report.volumes.iter().filter_map(|volume| volume.second.as_ref());
+    let second = of_second.find(|second| !second.is_intact()).map(|second| {
+        let first = second.named.first();
+        format!(
+            "in the second store {} segments missing, {} objects altered{}",
+            second.missing,
+            second.altered,
+            first.map_or_else(String::new, |first| format!(", the first {}", first.key))
+        )
+    });
+    match (report.is_first_intact(), second) {
+        (true, Some(second)) => second,
+        (false, Some(second)) => format!("{}; {second}", first_damage(report)),
+        (_, None) => first_damage(report),
+    }
+}
+
+fn first_damage(report: &AuditReport) -> String {
     let volumes = &report.volumes;
     let sum = |of: fn(&firn_cleaner::VolumeAudit) -> u64| volumes.iter().map(of).sum::<u64>();
     let first = volumes.iter().flat_map(|volume| &volume.damaged).next();

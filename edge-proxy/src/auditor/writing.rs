@@ -2,9 +2,10 @@
 
 use super::kept::KeptAudit;
 use firn_audit_report::{
-    Audited, AuditedRoot, AuditedVolume, Cost, DamageNamed, DetectionTold, NewReport, Outcome, Signer,
+    Audited, AuditedRoot, AuditedSecond, AuditedVolume, Cost, DamageNamed, DetectionTold, NewReport, Outcome,
+    SecondDamageNamed, Signer,
 };
-use firn_cleaner::{AuditReport, VolumeAudit};
+use firn_cleaner::{AuditReport, Detection, SecondAudit, VolumeAudit};
 use firn_ids::parse_hex;
 use firn_volume::OwnerSigner;
 
@@ -95,15 +96,47 @@ fn audited(volume: &VolumeAudit) -> Audited {
             })
             .chain(altered)
             .collect(),
-        detections: volume
-            .detections
+        detections: told(&volume.detections),
+        second: volume.second.as_ref().map(second),
+    }
+}
+
+fn second(second: &SecondAudit) -> AuditedSecond {
+    AuditedSecond {
+        has_manifest: second.has_manifest,
+        segments: second.segments,
+        copies: second.copies,
+        in_groups: second.in_groups,
+        waiting: second.waiting,
+        groups: second.groups,
+        bytes: second.bytes,
+        asked: second.asked,
+        intact: second.intact,
+        damaged: second.damaged,
+        released: second.released,
+        missing: second.missing,
+        altered: second.altered,
+        unreadable_groups: second.unreadable_groups,
+        is_complete: second.is_complete,
+        error: second.error.clone(),
+        named: second
+            .named
             .iter()
-            .map(|told| DetectionTold {
-                damaged_ppm: share_ppm(told.share),
-                found_ppm: found_ppm(told.probability),
+            .map(|damage| SecondDamageNamed {
+                key: damage.key.clone(),
+                detail: damage.detail.clone(),
             })
             .collect(),
+        detections: told(&second.detections),
     }
+}
+
+fn told(detections: &[Detection]) -> Vec<DetectionTold> {
+    let told = detections.iter().map(|told| DetectionTold {
+        damaged_ppm: share_ppm(told.share),
+        found_ppm: found_ppm(told.probability),
+    });
+    told.collect()
 }
 
 /// Millionths of a share, as near as there are any.

@@ -19,6 +19,8 @@ pub struct AuditSection {
     /// What the store may charge for those of a month.
     #[serde(deserialize_with = "dollars")]
     pub monthly_budget: Money,
+    /// Whether the second store is audited as well, if there is one.
+    pub second: bool,
 }
 
 impl Default for AuditSection {
@@ -27,6 +29,7 @@ impl Default for AuditSection {
             every: None,
             challenges: DEFAULT_CHALLENGES,
             monthly_budget: Money::parse("1").expect("a dollar"),
+            second: true,
         }
     }
 }

@@ -25,8 +25,19 @@ pub(super) fn expose(out: &mut Families, audit: &AuditPart) {
     );
     out.gauge(
         "audit_damaged",
-        "1 if the last audit found something lost or altered.",
-        is(Outcome::Damaged),
+        "1 if the last audit found something lost or altered in the store.",
+        last.is_some_and(|last| last.is_first_damaged),
+    );
+    let second = last.and_then(|last| last.second.as_ref());
+    out.gauge(
+        "audit_second_damaged",
+        "1 if the last audit found something missing or altered in the second store.",
+        second.is_some_and(|second| second.is_damaged),
+    );
+    out.gauge(
+        "audit_second_one_percent_found",
+        "The probability with which the last audit would have met one damaged byte of the second store in a hundred; 0 if it was not audited.",
+        second.map_or(0.0, |second| second.one_percent_found),
     );
     out.gauge(
         "audit_incomplete",

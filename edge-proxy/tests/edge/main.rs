@@ -29,6 +29,7 @@ mod refusals;
 mod returns;
 mod rings;
 mod rolled_back;
+mod second_audit;
 mod second_store;
 mod small_disk;
 mod smb;

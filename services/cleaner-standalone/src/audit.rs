@@ -1,6 +1,6 @@
 //! `firn-cleaner audit`: a random sample of what the bucket should have, read by somebody who has no keys.
 
-use crate::{Failure, failed, failure};
+use crate::{Failure, config::Config, failed, failure};
 use firn_cleaner::{AuditReport, AuditRequest, CleanError, DEFAULT_CHALLENGES, MAX_CHALLENGES};
 use firn_cleaner_host::{Host, HostError, Target};
 use firn_env::{eprintln, println};
@@ -24,6 +24,9 @@ pub struct AuditArguments {
     /// Draws by this seed, as a report has it, instead of at random: the same of the same roots.
     #[arg(long, value_name = "64 HEX DIGITS", value_parser = seed)]
     seed: Option<[u8; 32]>,
+    /// Leaves out the second store, if the configuration has one.
+    #[arg(long)]
+    first_store_alone: bool,
 }
 
 fn seed(text: &str) -> Result<[u8; 32], String> {
@@ -39,18 +42,25 @@ pub async fn audit(
     host: &Host,
     target: Target,
     prices: &ProviderPrices,
+    config: &Config,
     arguments: &AuditArguments,
 ) -> Result<(), Failure> {
+    let route = match arguments.over_internet {
+        true => Route::Internet,
+        false => Route::SameRegion,
+    };
+    let second = match config.second().filter(|_| !arguments.first_store_alone) {
+        Some(second) => Some(host.second_to_audit(&second, route).await.map_err(failure)?),
+        None => None,
+    };
     let request = AuditRequest {
         volume: None,
         challenges: arguments.challenges,
         budget: arguments.budget,
         prices: prices.clone(),
-        route: match arguments.over_internet {
-            true => Route::Internet,
-            false => Route::SameRegion,
-        },
+        route,
         seed: arguments.seed,
+        second,
     };
     eprintln!(
         "firn-cleaner: {} challenges in each volume, for {} at most by {}",
@@ -93,8 +103,25 @@ fn verdict(report: &AuditReport) -> Result<(), Failure> {
         .flat_map(|volume| &volume.damaged)
         .map(|file| file.detail.clone());
     let damage: Vec<String> = files.chain(lost).chain(altered).collect();
+    let seconds = || volumes().filter_map(|volume| volume.second.as_ref());
+    if report.is_first_intact() && !report.is_intact() {
+        let named: Vec<String> = seconds()
+            .flat_map(|second| &second.named)
+            .map(|damage| format!("{}: {}", damage.key, damage.detail))
+            .collect();
+        return Err(damaged(format!(
+            "in the second store: {}. The first has everything that was asked of it. Delete what is altered from the second store, by its name and \
+             with credentials that may, and run `firn-cleaner mirror`: it copies that and what is missing",
+            named.join("; ")
+        )));
+    }
     if !report.is_intact() {
         return Err(damaged(format!("lost or damaged: {}", damage.join("; "))));
+    }
+    if let Some(error) = seconds().find_map(|second| second.error.as_ref()) {
+        return Err(failed(format!(
+            "nothing wrong was found, but the second store could not be audited: {error}"
+        )));
     }
     if !report.is_complete() {
         return Err(failed(

@@ -106,7 +106,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let run = async |plan: bool| host.clean(Work { target, plan }, left).await.map_err(failure);
     match arguments.command {
         Command::Mirror => mirror::mirror(&host, target, prices, &config).await,
-        Command::Audit(arguments) => audit::audit(&host, target, prices, &arguments).await,
+        Command::Audit(arguments) => audit::audit(&host, target, prices, &config, &arguments).await,
         Command::Plan => {
             let cleaned = run(true).await?;
             let Some(plan) = &cleaned.plan else {

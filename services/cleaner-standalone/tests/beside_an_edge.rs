@@ -316,6 +316,43 @@ async fn somebody_without_keys_mirrors_the_bucket_and_repairs_it() {
     let (_, report, _) = answer(&config, &["mirror"]);
     assert_eq!(report["mirror"]["copied"], 0, "{report}");
 
+    // Without keys the second store is audited like the first, and what is altered there is the second's.
+    let (code, report, said) = audit(&config, &[]);
+    assert_eq!(code, Some(0), "{report}: {said}");
+    let of_second = &report["audit"]["volumes"][0]["second"];
+    assert_eq!(
+        (&of_second["intact"], &of_second["is_complete"]),
+        (&688.into(), &true.into()),
+        "{report}"
+    );
+    let copy = segments(&second, &family).pop().expect("a copy");
+    let mut altered = std::fs::read(&copy).expect("a copy");
+    altered
+        .iter_mut()
+        .skip(52)
+        .step_by(5000)
+        .for_each(|byte| *byte ^= 1);
+    std::fs::write(&copy, &altered).expect("altered");
+    let (code, report, said) = audit(&config, &[]);
+    assert_eq!(code, Some(6), "{report}: {said}");
+    let key = copy.strip_prefix(&second).expect("below").display().to_string();
+    assert!(
+        said.contains(&format!("in the second store: {key}: it is not as it was put"))
+            && said.contains("run `firn-cleaner mirror`"),
+        "{key}: {said}"
+    );
+    let (code, _, said) = audit(&config, &["--first-store-alone"]);
+    assert_eq!(code, Some(0), "{said}");
+    std::fs::remove_file(&copy).expect("deleted by hand");
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(
+        (code, &report["mirror"]["copied"]),
+        (Some(0), &1.into()),
+        "{said}"
+    );
+    let (code, _, said) = audit(&config, &[]);
+    assert_eq!(code, Some(0), "{said}");
+
     // Lost: what is needed of it is written anew, under another name.
     let victim = segments(&store, &family).pop().expect("a segment");
     std::fs::remove_file(&victim).expect("removed");

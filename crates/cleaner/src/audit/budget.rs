@@ -1,30 +1,70 @@
-//! The budget of an audit: what the store may charge, by a book of prices, and how much of it is spent.
+//! The budget of an audit: what the stores may charge, by their books of prices, and how much of it is spent.
 
-use super::AuditRequest;
+use super::{AuditRequest, second::SecondToAudit};
 use firn_quantity::Money;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
 
-pub(super) struct Budget {
+struct Priced {
     meter: Meter,
-    limit: Money,
     prices: ProviderPrices,
     route: Route,
 }
 
+impl Priced {
+    fn cost_with(&self, more: &Usage) -> Money {
+        let usage = self.meter.usage().plus(more);
+        self.prices.cost(&usage, self.route).total()
+    }
+}
+
+pub(super) struct Budget {
+    limit: Money,
+    first: Priced,
+    second: Option<Priced>,
+}
+
 impl Budget {
-    /// `meter` counts the audit's requests alone.
-    pub fn new(meter: Meter, request: &AuditRequest) -> Self {
+    /// The meters count the audit's requests alone.
+    pub fn new(first: Meter, second: Option<(Meter, &SecondToAudit)>, request: &AuditRequest) -> Self {
         Self {
-            meter,
             limit: request.budget,
-            prices: request.prices.clone(),
-            route: request.route,
+            first: Priced {
+                meter: first,
+                prices: request.prices.clone(),
+                route: request.route,
+            },
+            second: second.map(|(meter, second)| Priced {
+                meter,
+                prices: second.prices.clone(),
+                route: second.route,
+            }),
         }
     }
 
-    /// Whether so much more may be asked for.
+    /// Whether so much more may be asked for, of the first store.
     pub fn allows(&self, more: &Usage) -> bool {
-        let usage = self.meter.usage().plus(more);
-        self.prices.cost(&usage, self.route).total() <= self.limit
+        self.cost_with(more, &Usage::default()) <= self.limit
+    }
+
+    /// Whether so much more may be asked for, of the second.
+    pub fn allows_second(&self, more: &Usage) -> bool {
+        self.cost_with(&Usage::default(), more) <= self.limit
+    }
+
+    /// What both charged.
+    pub fn cost(&self) -> Money {
+        self.cost_with(&Usage::default(), &Usage::default())
+    }
+
+    /// What both were asked.
+    pub fn usage(&self) -> Usage {
+        let second = self.second.as_ref().map(|second| second.meter.usage());
+        self.first.meter.usage().plus(&second.unwrap_or_default())
+    }
+
+    fn cost_with(&self, first: &Usage, second: &Usage) -> Money {
+        let of_second = self.second.as_ref().map(|priced| priced.cost_with(second));
+        let (one, other) = (self.first.cost_with(first), of_second.unwrap_or_default());
+        Money::of_nanos(one.nanos().saturating_add(other.nanos()))
     }
 }

@@ -52,7 +52,7 @@ const GROUP_USAGE: Usage = Usage {
 
 /// What is wrong with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
+pub(super) enum Doubt {
     Missing,
     Altered,
 }
@@ -239,7 +239,7 @@ fn is_read_whole(entry: &ManifestEntry) -> bool {
 }
 
 /// Which byte of a segment's objects a slot asks for, as a fraction of 2^64.
-fn position(seed: &[u8; 32], slot: usize) -> u64 {
+pub(super) fn position(seed: &[u8; 32], slot: usize) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("firn 1 audit manifest objects");
     hasher.update(seed).update(&(slot as u64).to_le_bytes());
     let mut number = [0; 8];
@@ -248,7 +248,11 @@ fn position(seed: &[u8; 32], slot: usize) -> u64 {
 }
 
 /// What is wrong with a segment, as far as one challenge finds out.
-async fn ask(objects: &Objects, listed: &ListedSegment, position: u64) -> Result<Option<Doubt>, CleanError> {
+pub(super) async fn ask(
+    objects: &Objects,
+    listed: &ListedSegment,
+    position: u64,
+) -> Result<Option<Doubt>, CleanError> {
     let ListedSegment { segment, entry } = listed;
     if !entry.is_read() {
         let read = objects.store.head(&key(objects, *segment)).await;
@@ -331,7 +335,7 @@ fn at(index: &[SegmentIndexEntry], position: u64) -> Option<&SegmentIndexEntry> 
     index.iter().find(|entry| byte < entry.offset + entry.length)
 }
 
-fn key(objects: &Objects, segment: SegmentId) -> ObjectKey {
+pub(super) fn key(objects: &Objects, segment: SegmentId) -> ObjectKey {
     ObjectKey::new(&segment.key(&objects.anchor.family()))
 }
 
@@ -395,7 +399,7 @@ async fn settle(
 
 /// A listing of the log, read as far as it is asked for, in order.
 #[derive(Default)]
-struct Listing {
+pub(super) struct Listing {
     page: VecDeque<(SegmentId, u64)>,
     after: Option<ObjectKey>,
     is_over: bool,
@@ -403,7 +407,7 @@ struct Listing {
 
 impl Listing {
     /// The bytes of a segment that is shown; those asked for come in order.
-    async fn size_of(&mut self, objects: &Objects, wanted: SegmentId) -> Result<Option<u64>, CleanError> {
+    pub async fn size_of(&mut self, objects: &Objects, wanted: SegmentId) -> Result<Option<u64>, CleanError> {
         loop {
             while let Some((segment, bytes)) = self.page.front().copied() {
                 if segment > wanted {

@@ -92,6 +92,98 @@ pub struct VolumeAudit {
     /// What the manifest of segments says and the bucket has; `None` of a volume without one, and in reports of old builds.
     #[serde(default)]
     pub manifest: Option<ManifestAudit>,
+    /// What the second store has; `None` if there is none or it was not to be audited, and in reports of old builds.
+    #[serde(default)]
+    pub second: Option<SecondAudit>,
+}
+
+/// What a second store should have, held against what it has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SecondAudit {
+    /// Whether the draws are of all segments that the manifest says, and of the parities. Otherwise they are those of the trees' data.
+    pub has_manifest: bool,
+    /// Segments that the manifest says.
+    pub segments: u64,
+    /// Those of them of which there is a copy.
+    pub copies: u64,
+    /// Those without a copy that are members of a parity group.
+    pub in_groups: u64,
+    /// Those that the mirror has not copied yet.
+    pub waiting: u64,
+    /// Parity groups of the family.
+    pub groups: u64,
+    /// Bytes of which the draws are: copies, members without copies, parities.
+    pub bytes: u64,
+    /// Bytes that were to be drawn.
+    pub asked: u64,
+    /// Draws that were right.
+    pub intact: u64,
+    /// Draws that were not.
+    pub damaged: u64,
+    /// Draws of what was retired, copied or written anew meanwhile.
+    pub released: u64,
+    /// Segments of which there is neither a copy nor a group, and that are old enough to be there.
+    pub missing: u64,
+    /// Objects that are not as they were put.
+    pub altered: u64,
+    /// Groups whose object cannot be read.
+    pub unreadable_groups: u64,
+    /// What is missing or altered, the first few.
+    pub named: Vec<SecondDamage>,
+    /// Whether everything was gone through and each draw was answered.
+    pub is_complete: bool,
+    /// Why it could not be.
+    pub error: Option<String>,
+    /// How likely damage of some extents would have been found, by the draws that were answered.
+    pub detections: Vec<Detection>,
+}
+
+/// Something in a second store that is missing or altered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecondDamage {
+    /// The object's name in the store.
+    pub key: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+impl SecondAudit {
+    /// Whether nothing that was found is wrong.
+    pub fn is_intact(&self) -> bool {
+        self.missing == 0 && self.altered == 0 && self.unreadable_groups == 0
+    }
+
+    /// Draws that were answered.
+    pub fn answered(&self) -> u64 {
+        self.intact + self.damaged
+    }
+
+    /// With which probability this audit finds a share of the bytes damaged, whichever these are.
+    pub fn probability(&self, share: f64) -> f64 {
+        found_by(self.answered(), share)
+    }
+
+    pub(super) fn estimate(&mut self) {
+        self.detections = detections(self.answered());
+    }
+
+    pub(super) fn add(&mut self, damage: SecondDamage) {
+        if self.named.len() < NAMED {
+            self.named.push(damage);
+        }
+    }
+}
+
+fn found_by(answered: u64, share: f64) -> f64 {
+    1.0 - (1.0 - share.clamp(0.0, 1.0)).powf(answered as f64)
+}
+
+fn detections(answered: u64) -> Vec<Detection> {
+    let told = SHARES.iter().map(|share| Detection {
+        share: *share,
+        probability: found_by(answered, *share),
+    });
+    told.collect()
 }
 
 /// A manifest held against the bucket.
@@ -199,6 +291,11 @@ impl ManifestAudit {
 impl AuditReport {
     /// Whether nothing that was found is wrong.
     pub fn is_intact(&self) -> bool {
+        self.is_first_intact() && self.volumes.iter().all(VolumeAudit::is_second_intact)
+    }
+
+    /// Whether nothing that was found is wrong in the first store, by which readers are served.
+    pub fn is_first_intact(&self) -> bool {
         self.volumes.iter().all(VolumeAudit::is_intact)
     }
 
@@ -209,10 +306,15 @@ impl AuditReport {
 }
 
 impl VolumeAudit {
-    /// Whether nothing that was found is wrong.
+    /// Whether nothing that was found is wrong in the first store.
     pub fn is_intact(&self) -> bool {
         let manifest = self.manifest.as_ref().is_none_or(ManifestAudit::is_intact);
         self.damaged_draws == 0 && self.damaged_nodes == 0 && manifest
+    }
+
+    /// Whether nothing that was found wrong is in the second store.
+    pub fn is_second_intact(&self) -> bool {
+        self.second.as_ref().is_none_or(SecondAudit::is_intact)
     }
 
     /// Draws that were answered.
@@ -222,17 +324,11 @@ impl VolumeAudit {
 
     /// With which probability this audit finds a share of the data's bytes damaged, whichever these are.
     pub fn probability(&self, share: f64) -> f64 {
-        1.0 - (1.0 - share.clamp(0.0, 1.0)).powf(self.answered() as f64)
+        found_by(self.answered(), share)
     }
 
     pub(super) fn estimate(&mut self) {
-        self.detections = SHARES
-            .iter()
-            .map(|share| Detection {
-                share: *share,
-                probability: self.probability(*share),
-            })
-            .collect();
+        self.detections = detections(self.answered());
     }
 
     pub(super) fn count_released(&mut self, is_drawn: bool) {

@@ -394,6 +394,7 @@ fn a_challenge_costs_a_request() {
                 prices: prices.clone(),
                 route: Route::Internet,
                 seed: Some([7; 32]),
+                second: None,
             };
             let began = parts.env.now();
             let progress = AuditProgress::default();

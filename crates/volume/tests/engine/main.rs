@@ -22,6 +22,7 @@ mod reading_back;
 mod rekeying;
 mod restoring;
 mod rolled_back;
+mod second_audit;
 mod sequential;
 mod snapshots;
 mod usage;

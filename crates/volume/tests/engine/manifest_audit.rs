@@ -21,6 +21,7 @@ pub async fn audited(parts: &Parts, budget: &str) -> VolumeAudit {
         prices: ProviderPrices::named("s3-us-east-1").expect("a book").clone(),
         route: Route::Internet,
         seed: Some([7; 32]),
+        second: None,
     };
     let progress = AuditProgress::default();
     let report = audit(

@@ -47,6 +47,7 @@ fn audited(segments: u64, challenges: u32, options: FormatOptions) -> (AuditRepo
             prices: ProviderPrices::named("s3-us-east-1").expect("a book").clone(),
             route: Route::Internet,
             seed: Some([7; 32]),
+            second: None,
         };
         let progress = AuditProgress::default();
         let report = audit(

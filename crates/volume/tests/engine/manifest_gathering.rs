@@ -418,6 +418,7 @@ async fn audit_of(parts: &Parts) -> Option<f64> {
             .clone(),
         route: firn_store::Route::Internet,
         seed: Some([7; 32]),
+        second: None,
     };
     let progress = AuditProgress::default();
     let report = audit(

@@ -3,7 +3,7 @@
 
 use super::{Host, HostError};
 use crate::Target;
-use firn_cleaner::{CleanError, Cleaner, Repair};
+use firn_cleaner::{CleanError, Cleaner, Repair, SecondToAudit};
 use firn_mirror::{Grouping, Mirror, MirrorError, MirrorOptions, NoLocalCopies, Parity, ParityStatus, Queue};
 use firn_store::{Route, StoreUrl};
 use serde::Serialize;
@@ -131,6 +131,20 @@ impl Mirrored {
 }
 
 impl Host {
+    /// The second store as audits are given it.
+    ///
+    /// # Errors
+    /// [`HostError`] if it cannot be opened.
+    pub async fn second_to_audit(&self, wanted: &Second, route: Route) -> Result<SecondToAudit, HostError> {
+        let second = self.bucket(&wanted.store).await?;
+        Ok(SecondToAudit {
+            store: second.store,
+            prices: self.settings.prices.clone(),
+            route,
+            is_behind: false,
+        })
+    }
+
     /// Makes the second store have what the first has, writes anew what the first lost, and lets go of what the first retired long enough ago. It
     /// takes as long as there is to copy; cancel-safe.
     ///
