@@ -23,6 +23,7 @@ mod people;
 mod recovery;
 mod rekey;
 mod share;
+mod shared_costs;
 mod status;
 mod volumes;
 

@@ -46,7 +46,12 @@ impl Names {
     }
 
     /// What a thing is called; its id, if that is all that is known. Bills say of what kind it is: `volume/vol_…` becomes `volume files`.
+    /// What a grantee used of a volume, `volume/vol_…/by/TENANT/EDGE`, says so.
     pub fn get(&self, id: &str) -> String {
+        if let Some((volume, grantee)) = id.split_once("/by/") {
+            let (tenant, edge) = grantee.split_once('/').unwrap_or(("", grantee));
+            return format!("{} by {} {}", self.get(volume), self.get(tenant), self.get(edge));
+        }
         let (kind, bare) = id.split_once('/').unwrap_or(("", id));
         match self.0.get(bare) {
             Some(name) if !name.is_empty() => format!("{kind} {name}").trim_start().to_owned(),
@@ -86,6 +91,10 @@ mod tests {
         assert_eq!(names.get("vol_3"), "vol_3");
         assert_eq!(names.get("volume/vol_1"), "volume files");
         assert_eq!(names.get("disk/others"), "disk/others");
+        assert_eq!(
+            names.get("volume/vol_1/by/ten_2/edge_3"),
+            "volume files by ten_2 edge_3"
+        );
         assert_eq!(names.all(&json!(["vol_1", "vol_3"])), "files, vol_3");
         assert_eq!(
             names.in_text("keep less of vol_1, or of vol_2."),

@@ -1,4 +1,4 @@
-//! Usage reporting of this edge to the service that it joined: root commits, file operations, bytes to and from the bucket. Shown
+//! Usage reporting of this edge to the service that it joined: root commits, file operations, requests and bytes to and from the bucket. Shown
 //! beside what the service saw and compared with it, never charged (decision 0027).
 //!
 //! ```text
@@ -26,7 +26,7 @@ use firn_usage::{
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
-/// Some hundred thousand records, at four a period: a month without the service. What comes then waits in the counters.
+/// Some hundred thousand records, at five a period: a month without the service. What comes then waits in the counters.
 const SPOOL_BYTES: u64 = 4 << 20;
 
 /// Far longer than a task takes to be dropped; nobody else has the state directory, whose lock is this process's.
@@ -41,6 +41,7 @@ struct Counts {
     calls: u64,
     /// By mounts, which end with the volume.
     mount_requests: u64,
+    requests: u64,
     bytes_up: u64,
     bytes_down: u64,
 }
@@ -52,13 +53,14 @@ impl Counts {
             commits: observed.volume.status().checkpoints,
             calls: observed.calls(),
             mount_requests: observed.mount_requests(),
+            requests: store.requests(),
             bytes_up: store.bytes_up,
             bytes_down: store.bytes_down,
         }
     }
 
     /// What they rose by since `before`; a counter that fell began anew.
-    fn since(&self, before: &Self) -> [(Meter, u64); 4] {
+    fn since(&self, before: &Self) -> [(Meter, u64); 5] {
         let risen = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         [
             (Meter::ROOT_COMMITS, risen(self.commits, before.commits)),
@@ -66,6 +68,7 @@ impl Counts {
                 Meter::EDGE_OPERATIONS,
                 risen(self.calls, before.calls) + risen(self.mount_requests, before.mount_requests),
             ),
+            (Meter::EDGE_REQUESTS, risen(self.requests, before.requests)),
             (Meter::EDGE_BYTES_UP, risen(self.bytes_up, before.bytes_up)),
             (Meter::EDGE_BYTES_DOWN, risen(self.bytes_down, before.bytes_down)),
         ]

@@ -1,6 +1,6 @@
 //! Billing commands: usage, cost and its explanation, invoices, budgets.
 
-use super::Context;
+use super::{Context, shared_costs};
 use crate::{
     arguments::{Budget, Invoice, InvoiceFormat, OfMonth},
     failure::Failure,
@@ -71,7 +71,13 @@ pub async fn cost(context: &Context, wanted: OfMonth) -> Result<(), Failure> {
     let costs = session.get(&format!("costs/{month}")).await?.body;
     let budget = session.get("budget").await?.body;
     let is_current = field(&forecast, "month") == month;
-    let shown = json!({ "costs": costs, "forecast": if is_current { forecast } else { Value::Null }, "budget": budget });
+    let shared = shared_costs::fetch(&session, &month).await?;
+    let shown = json!({
+        "costs": costs,
+        "forecast": if is_current { forecast } else { Value::Null },
+        "budget": budget,
+        "shared": shared,
+    });
     let names = Names::of(&session, context.screen, &BILLED).await?;
     context.screen.show(&shown, |shown| page(context, shown, &names))
 }
@@ -142,6 +148,7 @@ fn page(context: &Context, shown: &Value, names: &Names) -> String {
             .screen
             .table(&["resource", "meter", "quantity", "amount"], &[2, 3], &rows),
     );
+    text.push_str(&shared_costs::page(context, &shown["shared"], names));
     let advice = listed("advice");
     if !advice.is_empty() {
         text.push_str("\nWhat would lower it\n");

@@ -302,6 +302,7 @@ mod tests {
         }
         for advisory in [
             Meter::EDGE_OPERATIONS,
+            Meter::EDGE_REQUESTS,
             Meter::EDGE_BYTES_UP,
             Meter::EDGE_BYTES_DOWN,
         ] {

@@ -13,6 +13,8 @@
 //! Nothing is charged by it: the service charges what it saw. A finding says that an edge is broken, cut off from the API, or
 //! lying, and its other counts, which nobody else sees, are worth as much.
 //!
+//! What a grantee did of a volume (`volume/V/by/…`) is compared with nothing: its edge reports to another tenant's ledger.
+//!
 //! Reports take time: a window ends [`REPORT_LAG`] before now. An edge that was cut off for longer and then delivered its spool
 //! leaves a finding behind that the next look at the same window does not repeat.
 
@@ -46,6 +48,9 @@ pub fn reconcile(totals: &Entries, from: Hour, until: Hour) -> Vec<Finding> {
         totals.get(&key).map_or(0, |totals| totals.quantity)
     };
     for resource in resources {
+        if matches!(resource.volume(), Some((_, Some(_)))) {
+            continue;
+        }
         for meter in COMPARED {
             let observed = sum(resource, meter, ReporterRole::Observed);
             let reported = sum(resource, meter, ReporterRole::Advisory);

@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Meter(pub u16);
 
 /// number, name, unit, what one unit is. Numbers and names are for ever.
-const KNOWN: [(u16, &str, &str, &str); 11] = [
+const KNOWN: [(u16, &str, &str, &str); 12] = [
     (
         1,
         "root-commits",
@@ -69,6 +69,12 @@ const KNOWN: [(u16, &str, &str, &str); 11] = [
         "bytes",
         "a byte that a block node wrote or read for a disk",
     ),
+    (
+        12,
+        "edge-requests",
+        "requests",
+        "a request that an edge sent to the bucket",
+    ),
 ];
 
 impl Meter {
@@ -95,6 +101,8 @@ impl Meter {
 
     /// Bytes that block nodes wrote and read.
     pub const NODE_BYTES: Self = Self(11);
+    /// Requests that an edge sent to the bucket (advisory).
+    pub const EDGE_REQUESTS: Self = Self(12);
 
     /// All meters that this build knows.
     pub fn known() -> impl Iterator<Item = Self> {
@@ -156,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_meter_has_one_name_known_or_not() {
-        for meter in Meter::known().chain([Meter(0), Meter(12), Meter(65535)]) {
+        for meter in Meter::known().chain([Meter(0), Meter(13), Meter(65535)]) {
             assert_eq!(Meter::named(&meter.to_string()), Some(meter));
         }
         for name in [

@@ -112,6 +112,31 @@ name! {
     SourceId, "source", 64
 }
 
+/// Between a volume and the grantee that used it.
+const BY: &str = "/by/";
+
+impl ResourceName {
+    /// A volume: `volume/VOLUME`, or what a grantee used of it: `volume/VOLUME/by/TENANT/EDGE`.
+    ///
+    /// # Errors
+    /// [`NameError`] if these are no names.
+    pub fn of_volume(volume: &str, grantee: Option<&str>) -> Result<Self, NameError> {
+        match grantee {
+            None => Self::new(&format!("volume/{volume}")),
+            Some(grantee) => Self::new(&format!("volume/{volume}{BY}{grantee}")),
+        }
+    }
+
+    /// The volume that it is, and the grantee that used it, as [`Self::of_volume`] takes them.
+    pub fn volume(&self) -> Option<(&str, Option<&str>)> {
+        let volume = self.0.strip_prefix("volume/")?;
+        Some(match volume.split_once(BY) {
+            Some((volume, grantee)) => (volume, Some(grantee)),
+            None => (volume, None),
+        })
+    }
+}
+
 impl From<TenantId> for TenantName {
     fn from(tenant: TenantId) -> Self {
         Self(tenant.to_string().into())
@@ -146,6 +171,17 @@ mod tests {
         ] {
             assert!(ResourceName::new(text).is_err(), "{text:?}");
         }
+        for (text, read) in [
+            ("volume/7f3a", Some(("7f3a", None))),
+            ("volume/7f3a/by/t/e", Some(("7f3a", Some("t/e")))),
+            ("disk/7f3a/by/t/e", None),
+        ] {
+            let name = ResourceName::new(text).unwrap();
+            assert_eq!(name.volume(), read);
+            assert!(read.is_none_or(|(volume, by)| ResourceName::of_volume(volume, by) == Ok(name)));
+        }
+        let longest = format!("{}/{}", TenantId([0xa0; 16]), "e".repeat(37));
+        assert!(ResourceName::of_volume(&"v".repeat(36), Some(&longest)).is_ok());
         let tenant = TenantName::from(TenantId([0xa0; 16]));
         assert_eq!(TenantName::new(tenant.as_str()), Ok(tenant));
         assert!(TenantName::new(&"x".repeat(64)).is_ok());

@@ -95,6 +95,7 @@ impl Visit {
             role,
             principal,
             guards: Vec::new(),
+            granted: None,
         };
         service.answer(admitted, asked).await.map_err(refused)
     }

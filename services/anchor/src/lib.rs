@@ -10,6 +10,7 @@
 //! part is to know the caller: `host` by certificate, `services/anchor-lambda` by what AWS says of a signature, `firn-api` by its records.
 //! [`CommitMeter`] makes usage records of root commits. How calls look, what is promised and what they cost is in `docs/anchor.md`.
 
+mod caused;
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "answering")]
@@ -28,6 +29,7 @@ mod service;
 mod tally;
 mod url;
 
+pub use caused::GrantedCaller;
 #[cfg(feature = "client")]
 pub use client::{Clients, HttpsAnchor, PemClients};
 #[cfg(feature = "answering")]

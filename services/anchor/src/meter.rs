@@ -11,6 +11,7 @@
 //!
 //! Records are decided before they are delivered, so that they are the same when they are sent again, by any instance.
 
+use crate::caused;
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_anchor::{Anchor, AnchorError, AnchorRole};
@@ -20,7 +21,7 @@ use firn_identity::TenantVolume;
 use firn_table::{Condition, ItemKey, Table, TableError, Write};
 use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 const COUNTED: &str = "counted";
 /// Deliver, decide, deliver, with a collision or two.
@@ -86,7 +87,7 @@ impl MeterError {
 }
 
 /// How far the counts of a volume and its clones are in the ledger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counted {
     /// So many commits are in the ledger.
@@ -97,6 +98,9 @@ struct Counted {
     /// So many byte-hours.
     #[serde(default)]
     stored_byte_hours: u64,
+    /// Of the commits so many by each grantee, by the names of their counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    caused: BTreeMap<String, u64>,
     /// Records so far.
     records: u64,
     /// Decided on; may be in the ledger.
@@ -104,7 +108,7 @@ struct Counted {
 }
 
 /// The counts up to which records are decided on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pending {
     until: u64,
@@ -112,39 +116,74 @@ struct Pending {
     cleaner_operations: u64,
     #[serde(default)]
     stored_byte_hours: u64,
+    /// Of grantees whose counts rose.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    caused: BTreeMap<String, u64>,
     decided_at_ms: u64,
 }
 
 impl Counted {
-    /// What is pending, meter by meter; what did not rise is left out.
-    fn rises(&self, pending: &Pending) -> Vec<(Meter, u64)> {
-        let rises = [
-            (Meter::ROOT_COMMITS, pending.until, self.settled),
-            (
+    /// What is pending, meter by meter and by whom; what did not rise is left out.
+    fn rises(&self, pending: &Pending) -> Vec<Rise> {
+        let mut own = pending.until.saturating_sub(self.settled);
+        let mut caused = Vec::new();
+        for (name, until) in &pending.caused {
+            let before = self.caused.get(name).copied().unwrap_or(0);
+            // Never more than all commits that are new: their sum is what is charged, whatever each count says.
+            let quantity = until.saturating_sub(before).min(own);
+            own -= quantity;
+            caused.push(Rise {
+                meter: Meter::ROOT_COMMITS,
+                grantee: Some(name.clone()),
+                quantity,
+            });
+        }
+        let of_the_volume = |meter, quantity| Rise {
+            meter,
+            grantee: None,
+            quantity,
+        };
+        let mut rises = vec![
+            of_the_volume(Meter::ROOT_COMMITS, own),
+            of_the_volume(
                 Meter::CLEANER_OPERATIONS,
-                pending.cleaner_operations,
-                self.cleaner_operations,
+                pending.cleaner_operations.saturating_sub(self.cleaner_operations),
             ),
-            (
+            of_the_volume(
                 Meter::STORED_BYTE_HOURS,
-                pending.stored_byte_hours,
-                self.stored_byte_hours,
+                pending.stored_byte_hours.saturating_sub(self.stored_byte_hours),
             ),
         ];
-        let rises = rises.map(|(meter, until, settled)| (meter, until.saturating_sub(settled)));
-        rises.into_iter().filter(|(_, quantity)| *quantity > 0).collect()
+        rises.append(&mut caused);
+        rises.retain(|rise| rise.quantity > 0);
+        rises
     }
 
-    /// With what was pending, which made so many records.
-    fn settled(self, pending: &Pending, records: u64) -> Self {
+    /// With what was pending, which made these records.
+    fn settled(self, pending: &Pending, rises: &[Rise]) -> Self {
+        let mut caused = self.caused;
+        for rise in rises {
+            if let Some(name) = &rise.grantee {
+                *caused.entry(name.clone()).or_default() += rise.quantity;
+            }
+        }
         Self {
             settled: self.settled.max(pending.until),
             cleaner_operations: self.cleaner_operations.max(pending.cleaner_operations),
             stored_byte_hours: self.stored_byte_hours.max(pending.stored_byte_hours),
-            records: self.records + records,
+            caused,
+            records: self.records + rises.len() as u64,
             pending: None,
         }
     }
+}
+
+/// What a count rose by.
+struct Rise {
+    meter: Meter,
+    /// Which grantee did it, by the name of its count; none: the volume's own edges, or nobody's.
+    grantee: Option<String>,
+    quantity: u64,
 }
 
 fn encode(counted: &Counted) -> Bytes {
@@ -193,12 +232,14 @@ impl CommitMeter {
             .cleaning_account()
             .await
             .map_err(|error| MeterError::Anchor { volume, error })?;
-        let key = ItemKey::new(partition, COUNTED);
         let failed = |error| MeterError::Table { volume, error };
+        // After the tuples: so no commit that they count of a grantee's is missing here, and taken for the volume's own.
+        let caused = caused::all(&*self.table, &partition).await.map_err(failed)?;
+        let key = ItemKey::new(partition, COUNTED);
         let mut commits = 0;
         for _ in 0..STEPS {
             let item = self.table.get(&key).await.map_err(failed)?;
-            let (counted, condition) = match &item {
+            let (counted, condition): (Counted, _) = match &item {
                 Some(item) => {
                     let counted =
                         serde_json::from_slice(&item.value).map_err(|error| MeterError::Unreadable {
@@ -209,7 +250,7 @@ impl CommitMeter {
                 }
                 None => (Counted::default(), Condition::Absent),
             };
-            let next = match counted.pending {
+            let next = match counted.pending.clone() {
                 Some(pending) => {
                     let pending = match firn_env::planted!("anchor.records_decided_anew") {
                         true => Pending {
@@ -225,13 +266,14 @@ impl CommitMeter {
                     }
                     self.env.fault_point("anchor.commits_delivered").await;
                     commits += pending.until.saturating_sub(counted.settled);
-                    counted.settled(&pending, rises.len() as u64)
+                    counted.settled(&pending, &rises)
                 }
                 None => {
                     let pending = Pending {
                         until: committed,
                         cleaner_operations: account.requests,
                         stored_byte_hours: account.stored_byte_hours(),
+                        caused: risen(&caused, &counted.caused),
                         decided_at_ms: u64::try_from(self.env.wall().as_millis()).unwrap_or(0),
                     };
                     if counted.rises(&pending).is_empty() {
@@ -259,32 +301,39 @@ impl CommitMeter {
     }
 }
 
+/// The counts that are above what was counted of them.
+fn risen(caused: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let rose = |(name, commits): &(&String, &u64)| before.get(*name).is_none_or(|before| before < *commits);
+    let risen = caused.iter().filter(rose);
+    risen.map(|(name, commits)| (name.clone(), *commits)).collect()
+}
+
 async fn deliver(
     volume: TenantVolume,
     counted: &Counted,
     pending: &Pending,
-    rises: &[(Meter, u64)],
+    rises: &[Rise],
     ledger: &dyn Ledger,
 ) -> Result<(), MeterError> {
     let refused = |why: String| MeterError::Ledger { volume, why };
-    let resource = ResourceName::new(&format!("volume/{}", volume.volume))
-        .map_err(|error| refused(error.to_string()))?;
-    let observations = rises.iter().map(|(meter, quantity)| Observation {
-        tenant: TenantName::from(volume.tenant),
-        resource: resource.clone(),
-        meter: *meter,
-        quantity: *quantity,
-        from_ms: pending.decided_at_ms,
-        duration_ms: 0,
+    let resource = |grantee: Option<&str>| {
+        ResourceName::of_volume(&volume.volume.to_string(), grantee)
+            .map_err(|error| refused(error.to_string()))
+    };
+    let observations = rises.iter().map(|rise| {
+        Ok(Observation {
+            tenant: TenantName::from(volume.tenant),
+            resource: resource(rise.grantee.as_deref())?,
+            meter: rise.meter,
+            quantity: rise.quantity,
+            from_ms: pending.decided_at_ms,
+            duration_ms: 0,
+        })
     });
+    let observations = observations.collect::<Result<Vec<_>, MeterError>>()?;
     let source =
         SourceId::new(&format!("anchor/{}", volume.volume)).map_err(|error| refused(error.to_string()))?;
-    let batch = UsageBatch::new(
-        source,
-        Incarnation(1),
-        counted.records + 1,
-        observations.collect(),
-    )
-    .map_err(|error| refused(error.to_string()))?;
+    let batch = UsageBatch::new(source, Incarnation(1), counted.records + 1, observations)
+        .map_err(|error| refused(error.to_string()))?;
     ledger.accept(&batch).await.map_err(refused)
 }

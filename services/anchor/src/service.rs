@@ -1,5 +1,6 @@
 //! Answering calls for callers that a host has let in.
 
+use crate::{GrantedCaller, caused};
 use firn_anchor::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, KnownTuples, MemberCall, PrincipalId, TableBackend,
     VolumeChange,
@@ -24,6 +25,8 @@ pub struct Admitted {
     pub principal: PrincipalId,
     /// What must still hold in the instant of a change: checks of the items that say so.
     pub guards: Vec<Write>,
+    /// Of a caller that was let in by a grant, who it is: its commits are counted apart.
+    pub granted: Option<GrantedCaller>,
 }
 
 /// The anchor of all families in a table.
@@ -48,22 +51,27 @@ impl AnchorService {
     /// # Errors
     /// As [`AnchorBackend::call`]; [`TableError::ConditionFailed`] if a guard does not hold: then the host looks at the caller again.
     pub async fn answer(&self, admitted: Admitted, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
-        let is_counted = matches!(
+        let is_commit = matches!(
             &call,
-            AnchorCall::NoteCleaning { .. }
-                | AnchorCall::ChangeVolume {
-                    change: VolumeChange::Commit { .. },
-                    ..
-                }
-                | AnchorCall::Members {
-                    call: MemberCall::Commit { .. },
-                    ..
-                }
+            AnchorCall::ChangeVolume {
+                change: VolumeChange::Commit { .. },
+                ..
+            } | AnchorCall::Members {
+                call: MemberCall::Commit { .. },
+                ..
+            }
         );
-        let backend = TableBackend::new(self.table.clone(), admitted.volume.roots_partition())
+        let is_counted = is_commit || matches!(&call, AnchorCall::NoteCleaning { .. });
+        let partition = admitted.volume.roots_partition();
+        // In the transaction of the commit, as the tuple's own count is.
+        let mut guards = admitted.guards;
+        if let Some(caller) = admitted.granted.filter(|_| is_commit) {
+            guards.push(caused::one_more(&*self.table, &partition, caller).await?);
+        }
+        let backend = TableBackend::new(self.table.clone(), partition)
             .for_role(admitted.role)
             .for_principal(admitted.principal)
-            .guarded(admitted.guards)
+            .guarded(guards)
             .knowing(self.known.clone());
         let answer = backend.call(call).await;
         // Also after an answer that was lost below: then it may have happened.

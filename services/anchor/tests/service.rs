@@ -6,14 +6,14 @@ use firn_anchor::{
     HoldChange, Listing, MemberCall, MemberEntry, MemberNumber, OwnerId, Ownership, Presence, PrincipalId,
     RetiredSegment, SeenMember, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
-use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
+use firn_anchor_service::{Admitted, AnchorService, CommitMeter, GrantedCaller, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
-use firn_identity::{TenantId, TenantVolume};
+use firn_identity::{EdgeId, TenantId, TenantVolume};
 use firn_table::{
     Condition, FaultRates, ItemKey, ItemVersion, MemoryTable, MemoryTableClient, Table, TableError, Write,
 };
-use firn_usage::{Meter, UsageBatch};
+use firn_usage::{Meter, ResourceName, UsageBatch};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -23,6 +23,11 @@ use std::{
 const FAMILY: FamilyId = FamilyId([5; 16]);
 const MAIN: VolumeId = VolumeId([1; 16]);
 const OWNER: OwnerId = OwnerId([6; 16]);
+/// An edge of another tenant that a volume was granted to.
+const GRANTEE: GrantedCaller = GrantedCaller {
+    tenant: TenantId([7; 16]),
+    edge: EdgeId([8; 16]),
+};
 
 fn named(number: u8) -> TenantVolume {
     TenantVolume {
@@ -38,6 +43,7 @@ struct Caller {
     role: AnchorRole,
     principal: PrincipalId,
     guards: Vec<Write>,
+    granted: Option<GrantedCaller>,
 }
 
 impl Caller {
@@ -48,6 +54,7 @@ impl Caller {
             role,
             principal: PrincipalId([1; 16]),
             guards: Vec::new(),
+            granted: None,
         }
     }
 }
@@ -61,6 +68,7 @@ impl AnchorBackend for Caller {
             role: self.role,
             principal: self.principal,
             guards: self.guards.clone(),
+            granted: self.granted,
         };
         let answer = self
             .service
@@ -426,8 +434,8 @@ async fn nothing_changes_where_a_guard_does_not_hold() {
     assert_eq!(anchor.load(MAIN).await.unwrap(), before);
 }
 
-/// By source and number.
-type Taken = BTreeMap<(String, u64), (Meter, u64)>;
+/// By source and number: of what, and how much.
+type Taken = BTreeMap<(String, u64), (ResourceName, Meter, u64)>;
 
 /// A ledger that takes each number once, may die before or after that, and notices a number with two contents.
 #[derive(Clone)]
@@ -437,10 +445,12 @@ struct Book {
 }
 
 impl Book {
-    fn sum(&self, wanted: Meter) -> u64 {
+    fn sum(&self, wanted: impl Fn(&ResourceName, Meter) -> bool) -> u64 {
         let taken = self.taken.lock().unwrap();
-        let counts = taken.values().filter(|(meter, _)| *meter == wanted);
-        counts.map(|(_, quantity)| quantity).sum()
+        let counts = taken
+            .values()
+            .filter(|(resource, meter, _)| wanted(resource, *meter));
+        counts.map(|(.., quantity)| quantity).sum()
     }
 }
 
@@ -455,9 +465,11 @@ impl Ledger for Book {
         }
         for record in batch.records() {
             let key = (record.source.to_string(), record.sequence);
-            let counted = (record.observation.meter, record.observation.quantity);
-            let kept = *self.taken.lock().unwrap().entry(key).or_insert(counted);
-            assert_eq!(kept, counted, "a number with two contents");
+            let observed = record.observation;
+            let counted = (observed.resource, observed.meter, observed.quantity);
+            let mut taken = self.taken.lock().unwrap();
+            let kept = taken.entry(key).or_insert_with(|| counted.clone());
+            assert_eq!(*kept, counted, "a number with two contents");
         }
         if self.env.random_below(5) == 0 {
             return Err("the receipt was lost".into());
@@ -467,8 +479,8 @@ impl Ledger for Book {
 }
 
 /// Commits and cleans while several instances count, on a table with faults; gives what the tuples count and what the book has, meter by
-/// meter.
-async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> [(u64, u64); 3] {
+/// meter, and last the grantee's commits, which has the clone.
+async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> [(u64, u64); 4] {
     let faulty = |env: &Env| -> Arc<MemoryTableClient> {
         let client = table.connect(env);
         client.set_rates(rates.clone());
@@ -521,11 +533,12 @@ async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> [(u64, u64
             inner.sleep(Duration::from_millis(inner.random_below(100))).await;
         }
     });
-    for (number, name) in [(1, "main"), (2, "clone")] {
+    for (number, name, granted) in [(1, "main", None), (2, "clone", Some(GRANTEE))] {
         let volume = VolumeId([number; 16]);
         setup.create_volume(volume, name).await.unwrap();
-        let caller = Arc::new(Caller::new(&service, 1, AnchorRole::Edge));
-        let anchor = Anchor::over(caller, env.clone(), FAMILY);
+        let mut caller = Caller::new(&service, 1, AnchorRole::Edge);
+        caller.granted = granted;
+        let anchor = Anchor::over(Arc::new(caller), env.clone(), FAMILY);
         let mut held = loop {
             if let Ok(held) = anchor.acquire(volume, OWNER, "edge").await {
                 break held;
@@ -544,18 +557,21 @@ async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> [(u64, u64
     while !matches!(meter.settle(named(1), &book).await, Ok(0)) {}
     let volumes = setup.volumes().await.unwrap();
     let made = volumes.iter().map(|entry| entry.tuple.commits).sum();
+    let clone = volumes.iter().find(|entry| entry.tuple.name == "clone").unwrap();
     let (account, _) = within(table.connect(&env)).cleaning_account().await.unwrap();
+    let its = ResourceName::of_volume(&MAIN.to_string(), Some(&GRANTEE.to_string())).unwrap();
+    let charged = |wanted| book.sum(|_, meter| meter == wanted);
     [
-        (made, Meter::ROOT_COMMITS),
-        (account.requests, Meter::CLEANER_OPERATIONS),
-        (account.stored_byte_hours(), Meter::STORED_BYTE_HOURS),
+        (made, charged(Meter::ROOT_COMMITS)),
+        (account.requests, charged(Meter::CLEANER_OPERATIONS)),
+        (account.stored_byte_hours(), charged(Meter::STORED_BYTE_HOURS)),
+        (clone.tuple.commits, book.sum(|resource, _| *resource == its)),
     ]
-    .map(|(made, meter)| (made, book.sum(meter)))
 }
 
 #[test]
 fn each_count_is_charged_once_by_instances_that_fail_over_a_table_that_loses_replies() {
-    let mut all = [0; 3];
+    let mut all = [0; 4];
     for seed in 1..=60 {
         let simulation = Simulation::new(seed);
         let env = simulation.machine("service").env();
@@ -572,8 +588,11 @@ fn each_count_is_charged_once_by_instances_that_fail_over_a_table_that_loses_rep
             *all += made;
         }
     }
-    let [commits, requests, byte_hours] = all;
-    assert!(commits > 60 * 20, "only {commits} commits");
+    let [commits, requests, byte_hours, its] = all;
+    assert!(
+        commits > 60 * 20 && its > 60 * 8,
+        "only {commits} commits, {its} of the grantee"
+    );
     assert!(
         requests > 60 * 100 && byte_hours > 60,
         "{requests} requests, {byte_hours} byte-hours"

@@ -104,6 +104,7 @@ rows := {
 	"GET /v1/tenants/{tenant}/invoices/{month}/csv": {"roles": everyone, "scope": "invoice:read"},
 	"GET /v1/tenants/{tenant}/forecast": {"roles": everyone, "scope": "usage:read"},
 	"GET /v1/tenants/{tenant}/costs/{month}": {"roles": everyone, "scope": "usage:read"},
+	"GET /v1/tenants/{tenant}/shared-costs/{month}": {"roles": everyone, "scope": "usage:read"},
 	"GET /v1/tenants/{tenant}/prices/{month}": {"roles": everyone, "scope": "invoice:read"},
 	"GET /v1/tenants/{tenant}/credits": {"roles": everyone, "scope": "invoice:read"},
 	"GET /v1/tenants/{tenant}/alerts/{month}": {"roles": everyone, "scope": "budget:read"},

@@ -22,6 +22,7 @@ mod rings;
 mod served;
 mod service;
 mod sessions;
+mod shared_costs;
 mod signup;
 mod staff;
 mod tenants;
@@ -79,6 +80,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         limits::endpoints(),
         usage::endpoints(),
         bills::endpoints(),
+        shared_costs::endpoints(),
         staff::endpoints(),
         audit::endpoints(),
         audit_reports::endpoints(),

@@ -8,6 +8,7 @@ mod disks;
 mod edges;
 mod grants;
 mod limits;
+mod shared_costs;
 mod tenants;
 mod volumes;
 
@@ -18,6 +19,7 @@ pub use disks::*;
 pub use edges::*;
 pub use grants::*;
 pub use limits::*;
+pub use shared_costs::*;
 pub use tenants::*;
 pub use volumes::*;
 

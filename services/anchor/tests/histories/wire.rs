@@ -114,6 +114,7 @@ impl Caller {
             volume: self.volume,
             role: self.role,
             principal: firn_anchor::PrincipalId([1; 16]),
+            granted: None,
             guards: Vec::new(),
         };
         self.services.instance(drawn).answer(admitted, call).await

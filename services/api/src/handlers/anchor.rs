@@ -20,7 +20,7 @@ use crate::{
 };
 use axum::http::{Method, StatusCode};
 use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX, PrincipalId};
-use firn_anchor_service::Admitted;
+use firn_anchor_service::{Admitted, GrantedCaller};
 use firn_identity::{EdgeId, TenantVolume, VolumeId};
 use firn_table::TableError;
 
@@ -64,6 +64,10 @@ async fn call(call: Call) -> Result<Reply, Problem> {
         },
         role,
         principal: PrincipalId(edge.0),
+        granted: served.access.map(|_| GrantedCaller {
+            tenant: served.grantee,
+            edge,
+        }),
         guards: served.guards,
     };
     let answer = call

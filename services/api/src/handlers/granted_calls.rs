@@ -45,6 +45,7 @@ impl Tuples<'_> {
             // Who reads is no member.
             principal: PrincipalId([0; 16]),
             guards: Vec::new(),
+            granted: None,
         };
         match self.call.app.anchor().answer(admitted, asked).await? {
             AnchorAnswer::Tuple { tuple } => Ok(tuple),

@@ -66,6 +66,14 @@ impl GrantRecord {
         format!("{GRANTS}{volume}/")
     }
 
+    pub(super) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    pub(super) fn grantee(&self) -> Grantee {
+        self.grantee
+    }
+
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.is_some()
     }
@@ -123,10 +131,14 @@ impl Record for AcceptedRecord {
 }
 
 impl AcceptedRecord {
-    const PREFIX: &'static str = "granted/";
+    pub(super) const PREFIX: &'static str = "granted/";
 
     pub(super) fn sort(volume: VolumeId) -> String {
         format!("{}{volume}", Self::PREFIX)
+    }
+
+    pub(super) fn volume(&self) -> VolumeId {
+        self.volume
     }
 }
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The records that let it in are looked at at every request, and a change is made together with checks that they are unchanged: so a revoked
-//! grant admits nothing from its transaction on, at any instance. This is the one place where a request of one tenant reads records of another,
-//! and it reads those of the grant that names the two.
+//! grant admits nothing from its transaction on, at any instance. This, and the bill of shared volumes ([`super::shared_costs`]), is where a
+//! request of one tenant reads what is another's, and it reads what names the two.
 
 use super::{
     EdgeRecord, VolumeRecord,
@@ -32,6 +32,8 @@ use firn_table::{Condition, Write};
 pub(super) struct Served {
     /// Whose it is.
     pub owner: TenantId,
+    /// Whose edge it is that asks.
+    pub grantee: TenantId,
     /// The owner's records.
     pub store: TenantStore,
     /// It.
@@ -119,6 +121,7 @@ pub(super) async fn served(call: &Call, edge: EdgeId, volume: VolumeId) -> Resul
     guards.push(unchanged(&known));
     Ok(Served {
         owner,
+        grantee: tenant,
         store,
         volume: known,
         edge: record,

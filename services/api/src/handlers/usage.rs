@@ -10,7 +10,7 @@
 //! | a node that a tenant runs for itself | its certificate | `node/<node>` | advisory, of its own tenant only |
 //! | a component of the service | its certificate (`service/anchor`, `service/cleaner`) | `anchor`, `cleaner` | observed: charged |
 
-use super::{bills::refused, edge_state};
+use super::{EdgeRecord, bills::refused, edge_state};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
@@ -18,9 +18,10 @@ use crate::{
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use firn_anchor_service::GrantedCaller;
 use firn_billing::{Hour, Month, Reporter};
 use firn_identity::{EdgeId, NodeId, PeerKind};
-use firn_usage::{BATCH_MAX_BYTES, SourceId, TenantName, UsageBatch};
+use firn_usage::{BATCH_MAX_BYTES, ResourceName, SourceId, TenantName, UsageBatch};
 
 /// Components whose observations are charged.
 const OBSERVERS: [&str; 2] = ["anchor", "cleaner"];
@@ -79,13 +80,24 @@ async fn accept(
     reporter: Result<Reporter, firn_usage::NameError>,
     batch: &str,
 ) -> Result<UsageReceived, Problem> {
-    let reporter = reporter.map_err(Problem::internal)?;
+    keep(call, reporter, &decoded(batch)?).await
+}
+
+fn decoded(batch: &str) -> Result<UsageBatch, Problem> {
     let bytes = super::base64_field("batch", batch, BATCH_MAX_BYTES)?;
-    let batch = UsageBatch::decode(&bytes).map_err(|error| Problem::field("batch", error))?;
+    UsageBatch::decode(&bytes).map_err(|error| Problem::field("batch", error))
+}
+
+async fn keep(
+    call: &Call,
+    reporter: Result<Reporter, firn_usage::NameError>,
+    batch: &UsageBatch,
+) -> Result<UsageReceived, Problem> {
+    let reporter = reporter.map_err(Problem::internal)?;
     let receipt = call
         .app
         .billing()
-        .accept(&reporter, &batch)
+        .accept(&reporter, batch)
         .await
         .map_err(refused)?;
     Ok(UsageReceived {
@@ -112,7 +124,8 @@ async fn report_edge(call: Call) -> Result<Reply, Problem> {
         let tenant = TenantName::from(call.context()?.tenant());
         let source = SourceId::new(&format!("edge/{edge}"));
         let reporter = source.map(|source| Reporter::edge(source, tenant));
-        let received = accept(&call, reporter, batch).await?;
+        let batch = by_grantee(&call, edge, decoded(batch)?).await?;
+        let received = keep(&call, reporter, &batch).await?;
         (reported.kept, reported.duplicates) = (received.kept, received.duplicates);
     }
     // After the batch, which is kept already if this starts over: then its records are duplicates.
@@ -120,6 +133,39 @@ async fn report_edge(call: Call) -> Result<Reply, Problem> {
         reported.desired = edge_state::exchange(&call, edge, state).await?;
     }
     Ok(Reply::json(StatusCode::OK, &reported))
+}
+
+/// The batch with the edge's name at volumes that it serves by a grant: what it caused there is shown to their owners
+/// ([`super::shared_costs`]).
+async fn by_grantee(call: &Call, edge: EdgeId, batch: UsageBatch) -> Result<UsageBatch, Problem> {
+    let store = call.store()?;
+    let known = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
+    let invited: Vec<String> = known
+        .record
+        .edge
+        .volumes
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let caller = GrantedCaller {
+        tenant: call.context()?.tenant(),
+        edge,
+    };
+    let (caller, mut observations) = (caller.to_string(), batch.observations().to_vec());
+    for observation in &mut observations {
+        let Some((volume, _)) = observation.resource.volume() else {
+            continue;
+        };
+        let grantee = match invited.iter().any(|invited| invited == volume) {
+            true => None,
+            false => Some(&*caller),
+        };
+        observation.resource =
+            ResourceName::of_volume(volume, grantee).map_err(|error| Problem::field("batch", error))?;
+    }
+    let (source, incarnation) = (batch.source().clone(), batch.incarnation());
+    UsageBatch::new(source, incarnation, batch.first_sequence(), observations)
+        .map_err(|error| Problem::field("batch", error))
 }
 
 async fn report_node(call: Call) -> Result<Reply, Problem> {
