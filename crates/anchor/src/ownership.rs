@@ -312,13 +312,16 @@ impl Anchor {
     /// # Errors
     /// [`AnchorError::Fenced`]: the ownership is over, and this root is not committed and never will be.
     /// [`AnchorError::Diverged`]: the table was tampered with. [`AnchorError::UnfitRoot`]: nothing was tried. After a
-    /// transient error, commit the same root again.
+    /// transient error, commit the same root again. After a refusal of the table nothing is in doubt that was not before: any root may be
+    /// committed.
     pub async fn commit(&self, ownership: &mut Ownership, root: Root) -> Result<(), AnchorError> {
         if !self.examine(ownership, &root)? {
             return Ok(());
         }
         let mut last = None;
-        let mut read_back = ownership.unresolved.is_some();
+        // Sent by an earlier call, or another try of this one, whose answer never came.
+        let mut in_doubt = ownership.unresolved.is_some();
+        let mut read_back = in_doubt;
         for attempt in 0..retry::ATTEMPTS {
             retry::BACKOFF.wait(&self.env, attempt).await;
             if read_back {
@@ -362,9 +365,15 @@ impl Anchor {
                         ownership.unresolved = None;
                         return Ok(());
                     }
+                    in_doubt = true;
                     last = Some(error);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    if !in_doubt {
+                        ownership.unresolved = None;
+                    }
+                    return Err(error.into());
+                }
             }
             read_back = true;
         }

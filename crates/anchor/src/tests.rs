@@ -9,6 +9,7 @@ mod layouts;
 mod locks;
 mod membership;
 mod mutants;
+mod refusals;
 mod service;
 mod support;
 mod volumes;

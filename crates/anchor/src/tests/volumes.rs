@@ -6,18 +6,18 @@ use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, V
 use firn_table::{Fault, MemoryTable, MemoryTableClient, Table, TableError};
 use std::sync::Arc;
 
-const VOLUME: VolumeId = VolumeId([7; 16]);
-const ALICE: OwnerId = OwnerId([0xa; 16]);
+pub(super) const VOLUME: VolumeId = VolumeId([7; 16]);
+pub(super) const ALICE: OwnerId = OwnerId([0xa; 16]);
 const BOB: OwnerId = OwnerId([0xb; 16]);
 
-struct Office {
+pub(super) struct Office {
     table: MemoryTable,
-    client: Arc<MemoryTableClient>,
+    pub(super) client: Arc<MemoryTableClient>,
     anchor: Anchor,
 }
 
 /// A family with one volume.
-fn office() -> Office {
+pub(super) fn office() -> Office {
     let env = world(Dice::new(1));
     let table = MemoryTable::new();
     let client = table.connect(&env);
@@ -31,7 +31,7 @@ fn office() -> Office {
     }
 }
 
-fn root(ownership: &Ownership, version: u64) -> Root {
+pub(super) fn root(ownership: &Ownership, version: u64) -> Root {
     ownership.next_root(
         Uid([version as u8; 32]),
         Location {
@@ -60,7 +60,7 @@ impl Office {
         run(self.anchor.commit(ownership, root))
     }
 
-    fn current_version(&self) -> Option<Version> {
+    pub(super) fn current_version(&self) -> Option<Version> {
         run(self.anchor.load(VOLUME))
             .unwrap()
             .0
