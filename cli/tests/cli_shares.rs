@@ -195,3 +195,68 @@ async fn an_office_of_another_tenant_writes_by_turns_and_what_it_kept_at_a_revoc
     offices.other.stop().await.unwrap();
     offices.owner.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_declined_and_another_is_left_and_revoked_with_everything_sealed_anew() {
+    let place = tempfile::tempdir().unwrap();
+    let mut offices = Offices::new(place.path(), "--read").await;
+    let mut one = Client::mount(offices.owner.address, EXPORT).await.unwrap();
+    let root = one.root.clone();
+    one.write_file(&root, b"plan", 0o644, b"old").await.unwrap();
+    offices.owner.sync().await.unwrap();
+    let state = |side: &Value| side["state"].as_str().unwrap().to_owned();
+    let given = |offices: &Offices| offices.ada.person.json(&["share", "list"])["given"][0].clone();
+
+    // Declined: nothing of bob's is let in, whoever tries.
+    let typed = offices.offer();
+    let declined = offices.bob.person.json(&["share", "decline", &typed[2]]);
+    assert_eq!(state(&declined), "left");
+    assert_eq!(state(&given(&offices)), "left");
+    let approve = ["share", "approve", "files", "--with", &offices.bob.tenant];
+    assert_ne!(offices.ada.tries(&approve).code(), 0);
+    let unknown = format!("{}/{}", offices.bob.tenant, offices.volume);
+    let refused = offices.bob.person.firn(&["share", "decline", &unknown]);
+    assert_eq!(refused.code(), 5, "{}", refused.err());
+    // Whoever declined may still accept, as long as the offer stands.
+    offices.share().await;
+    assert_eq!(state(&given(&offices)), "active");
+    let mut two = Client::mount(offices.other.address, EXPORT).await.unwrap();
+    assert_eq!(read(&mut two, "plan").await.unwrap(), blake3::hash(b"old"));
+
+    // Left: refused at once, by nobody's doing at the owner.
+    let left = offices.bob.person.json(&["share", "leave", "files", "--yes"]);
+    assert_eq!(state(&left), "left");
+    let error = read(&mut two, "plan").await.unwrap_err().to_string();
+    assert!(error.contains("ACCES"), "{error}");
+    let status = offices.other.status().await.unwrap();
+    let away = status["following"]["away"].as_str().unwrap();
+    assert!(away.contains("this tenant left the grant"), "{away}");
+    let listed = offices.ada.person.firn(&["share", "list"]).good();
+    assert!(listed.out().contains("left"), "{}", listed.out());
+    let again = offices.bob.person.firn(&["share", "leave", "files", "--yes"]);
+    assert_eq!(again.code(), 5, "{}", again.err());
+
+    // The owner's part: the keys. Nothing that clients see is sealed under one that bob's edge has had; a snapshot of before may be.
+    let revoked = offices.revoke(&["--rekey"]);
+    assert_eq!(revoked["new_key_epoch"], true);
+    let epoch = revoked["rekey"]["order"]["to_epoch"].as_u64().unwrap();
+    let shown = offices.ada.person.json(&["volume", "show", "files"]);
+    assert_eq!(shown["keys_wrapped_to"].as_array().unwrap().len(), 2);
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        // An edge that does something asks for orders every half minute.
+        one.write_file(&root, b"later", 0o644, b"new").await.unwrap();
+        offices.owner.sync().await.unwrap();
+        let status = offices.ada.person.json(&["volume", "rekey", "files", "--status"]);
+        let rekey = &status["edges"][0]["rekey"];
+        if rekey["last_end"] == "done" {
+            assert_eq!(rekey["oldest_epoch"].as_u64(), Some(epoch), "{rekey}");
+            break;
+        }
+        assert!(Instant::now() < end, "{status}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(read(&mut one, "plan").await.unwrap(), blake3::hash(b"old"));
+    offices.other.stop().await.unwrap();
+    offices.owner.stop().await.unwrap();
+}

@@ -62,6 +62,18 @@ pub enum ShareCommand {
         #[command(flatten)]
         phrase: Phrase,
     },
+    /// Declines what another tenant offered; it sees that in its list.
+    Decline {
+        /// TENANT/VOLUME, as the owner tells it.
+        grant: String,
+    },
+    /// Leaves a volume that another tenant granted: your edges are refused at once, and their clients get errors.
+    Leave {
+        /// The volume, by the name or the id that `firn share list` shows.
+        volume: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
     /// Wraps a volume's keys to the edges that another tenant accepted with, after checking that it named them, and lets them in.
     Approve {
         /// Name or id of the volume.
@@ -75,13 +87,17 @@ pub enum ShareCommand {
         #[command(flatten)]
         phrase: Phrase,
     },
-    /// Revokes a grant: refused at once, and left out of every key from now on.
+    /// Revokes a grant: refused at once, and left out of every key from now on: a new key epoch begins, so what is written from then on is not
+    /// to be read with the keys that were granted.
     Revoke {
         /// Name or id of the volume.
         volume: String,
         /// Whose grant.
         #[arg(long, value_name = "EDGE|TENANT")]
         with: String,
+        /// Seals what was written before anew as well, in the background, as `firn volume rekey` does.
+        #[arg(long)]
+        rekey: bool,
         #[command(flatten)]
         phrase: Phrase,
         #[command(flatten)]

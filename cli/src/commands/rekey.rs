@@ -13,6 +13,9 @@ use firn_quantity::Size;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+/// Bytes a second at which is sealed anew where nothing else is said.
+pub const RATE: &str = "4 MiB";
+
 /// What is asked.
 pub enum Asked {
     Status,
@@ -31,11 +34,11 @@ pub async fn run(
     let order = match asked {
         Asked::Status => None,
         Asked::Start { rate } => Some((bytes_per_second(&rate)?, false)),
-        Asked::Stop => Some((bytes_per_second("4 MiB")?, true)),
+        Asked::Stop => Some((bytes_per_second(RATE)?, true)),
     };
     let path = format!("volumes/{}", field(&found, "id"));
     let edges = serving(session, &found).await?;
-    if let Some((bytes_per_second, stop)) = order {
+    if let Some(asked) = order {
         if edges.is_empty() {
             return Err(Failure::new(
                 Exit::Conflict,
@@ -43,17 +46,7 @@ pub async fn run(
             )
             .next(format!("firn edge create NAME --volume {name}")));
         }
-        let ring = rings::fetch(session, &found).await?.ok_or_else(|| {
-            Failure::new(Exit::Conflict, format!("volume {name} has no key ring"))
-                .next("make volumes with: firn volume create")
-        })?;
-        let to_epoch = ring.current().0;
-        let body =
-            json!({ "rekey": { "to_epoch": to_epoch, "bytes_per_second": bytes_per_second, "stop": stop } });
-        let etag = session.get(&path).await?.etag;
-        session
-            .call(Method::PATCH, &path, Some(&body), etag.as_deref())
-            .await?;
+        send(session, &found, asked).await?;
     }
     let volume = session.get(&path).await?.body;
     let shown =
@@ -66,6 +59,36 @@ pub async fn run(
         }
         text
     })
+}
+
+/// Has what a volume holds sealed anew under its newest key; gives the order as the service keeps it.
+pub async fn order(session: &mut Session, volume: &Value, rate: &str) -> Result<Value, Failure> {
+    // As it is now: its key ring may be a newer one than when it was found.
+    let path = format!("volumes/{}", field(volume, "id"));
+    let found = session.get(&path).await?.body;
+    send(session, &found, (bytes_per_second(rate)?, false)).await?;
+    Ok(session.get(&path).await?.body["rekey"].clone())
+}
+
+async fn send(
+    session: &mut Session,
+    volume: &Value,
+    (bytes_per_second, stop): (u64, bool),
+) -> Result<(), Failure> {
+    let ring = rings::fetch(session, volume).await?.ok_or_else(|| {
+        let name = field(volume, "name");
+        Failure::new(Exit::Conflict, format!("volume {name} has no key ring"))
+            .next("make volumes with: firn volume create")
+    })?;
+    let to_epoch = ring.current().0;
+    let body =
+        json!({ "rekey": { "to_epoch": to_epoch, "bytes_per_second": bytes_per_second, "stop": stop } });
+    let path = format!("volumes/{}", field(volume, "id"));
+    let etag = session.get(&path).await?.etag;
+    session
+        .call(Method::PATCH, &path, Some(&body), etag.as_deref())
+        .await?;
+    Ok(())
 }
 
 /// Edges refuse other rates.

@@ -4,13 +4,14 @@
 //! share     owner    with the other tenant's key, told by its people ─► offer
 //! accept    other    edges' keys as they were proved here ─► signed with the other tenant's phrase
 //! approve   owner    signature checked against the key that was told ─► keys wrapped to these edges, ring signed ─► let in
-//! revoke    owner    refused by the service first, then left out of the next key epoch
+//! decline   other    not wanted; leave: not wanted any more, refused from now on
+//! revoke    owner    refused by the service first, then left out of the next key epoch; --rekey: what was written before is sealed anew
 //! ```
 //!
 //! So the service can put neither a tenant nor an edge of its own in the place of those who were meant. An edge of the same tenant needs no
 //! more than the first step.
 
-use super::{Context, ask, edge_keys::known_key};
+use super::{Context, ask, edge_keys::known_key, rekey};
 use crate::{
     arguments::{Offer, Share, ShareCommand},
     failure::{Exit, Failure},
@@ -37,7 +38,7 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
         (None, offered) => {
             let (Some(volume), Some(with)) = (&offered.volume, &offered.with) else {
                 return Err(Failure::usage(
-                    "give a volume and --with, or one of list, accept, approve, revoke",
+                    "give a volume and --with, or one of list, accept, decline, leave, approve, revoke",
                 ));
             };
             offer(context, &mut session, &offered, volume, with).await
@@ -63,6 +64,38 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
             let key = (&*key, access(write));
             accept(context, &session, &grant, key, &proved, &phrase).await
         }
+        (Some(ShareCommand::Decline { grant }), _) => {
+            let (owner, volume) = parts(&grant)?;
+            let left = leave(&session, owner, volume).await?;
+            context
+                .screen
+                .show(&left, |_| format!("{volume} of {owner} is declined\n"))
+        }
+        (Some(ShareCommand::Leave { volume, sure }), _) => {
+            let granted = session.list("granted").await?;
+            let grant = granted
+                .iter()
+                .filter(|grant| grant["state"] != "left")
+                .find(|grant| field(grant, "name") == volume || field(grant, "volume") == volume)
+                .ok_or_else(|| {
+                    Failure::new(
+                        Exit::NotFound,
+                        format!("no volume {volume} was granted to this tenant"),
+                    )
+                    .next("firn share list shows what was")
+                })?;
+            ask(
+                &sure,
+                &format!("your edges will be refused {volume} from now on, and their clients get errors"),
+            )?;
+            let (owner, id) = (field(grant, "owner"), field(grant, "volume"));
+            let left = leave(&session, &owner, &id).await?;
+            context.screen.show(&left, |_| {
+                format!(
+                    "{volume} of {owner} is left: your edges are refused it from now on. Its keys stay with them until the owner revokes the grant\n"
+                )
+            })
+        }
         (
             Some(ShareCommand::Approve {
                 volume,
@@ -82,6 +115,7 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
             Some(ShareCommand::Revoke {
                 volume,
                 with,
+                rekey,
                 phrase,
                 sure,
             }),
@@ -97,9 +131,24 @@ pub async fn run(context: &Context, share: Share) -> Result<(), Failure> {
                 ),
             )?;
             let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
-            revoke(context, &mut session, &volume, &grantee, &phrase).await
+            revoke(context, &mut session, &volume, &grantee, (&phrase, rekey)).await
         }
     }
+}
+
+/// Whose grant it is, and of which volume.
+fn parts(grant: &str) -> Result<(&str, &str), Failure> {
+    grant.split_once('/').ok_or_else(|| {
+        Failure::usage(format!(
+            "{grant:?} is no grant: TENANT/VOLUME, as the owner tells it"
+        ))
+    })
+}
+
+async fn leave(session: &Session, owner: &str, volume: &str) -> Result<Value, Failure> {
+    session
+        .post("granted/leave", &json!({ "owner": owner, "volume": volume }))
+        .await
 }
 
 /// The id of whom is meant; tenants are named by their ids.
@@ -273,11 +322,7 @@ async fn accept(
     phrase: &firn_seal::RecoveryPhrase,
 ) -> Result<(), Failure> {
     tenant_public(key)?;
-    let (owner, volume) = grant.split_once('/').ok_or_else(|| {
-        Failure::usage(format!(
-            "{grant:?} is no grant: TENANT/VOLUME, as the owner tells it"
-        ))
-    })?;
+    let (owner, volume) = parts(grant)?;
     let acceptance = GrantAcceptance {
         owner,
         volume,
@@ -376,7 +421,7 @@ async fn revoke(
     session: &mut Session,
     volume: &Value,
     grantee: &str,
-    phrase: &firn_seal::RecoveryPhrase,
+    (phrase, rekeys): (&firn_seal::RecoveryPhrase, bool),
 ) -> Result<(), Failure> {
     let path = path_of(volume, grantee);
     let revoked = session.call(Method::DELETE, &path, None, None).await?.body;
@@ -388,9 +433,16 @@ async fn revoke(
     session.profile.grants.remove(&pin);
     session.save()?;
     let name = field(volume, "name");
-    let shown = json!({ "grant": revoked, "new_key_epoch": rotated });
+    let mut shown = json!({ "grant": revoked, "new_key_epoch": rotated });
+    if rekeys {
+        shown["rekey"] = rekey::order(session, volume, rekey::RATE).await?;
+    }
     context.screen.show(&shown, |shown| {
         let epoch = match rotated {
+            true if rekeys => format!(
+                "A new key epoch of {name} has begun; what was written before is sealed anew in the background, and stays readable until then to \
+                 whoever kept the keys: firn volume rekey {name} --status"
+            ),
             true => format!(
                 "A new key epoch of {name} has begun; what was written before stays readable to whoever kept the keys, until it is sealed anew: \
                  firn volume rekey {name}"
@@ -425,6 +477,7 @@ async fn list(context: &Context, session: &Session, volume: Option<&str>) -> Res
     let mut names = Names::of(session, context.screen, &["edges"]).await?;
     names.add(&volumes);
     let waiting = given.iter().any(|grant| grant["state"] == "accepted");
+    let left = given.iter().any(|grant| grant["state"] == "left");
     let shown = json!({ "given": given, "granted": taken });
     context.screen.show(&shown, |shown| {
         let edges = |grant: &Value| {
@@ -461,6 +514,11 @@ async fn list(context: &Context, session: &Session, volume: Option<&str>) -> Res
     })?;
     if waiting && !context.screen.is_json() {
         note("An acceptance waits for you: firn share approve VOLUME --with TENANT");
+    }
+    if left && !context.screen.is_json() {
+        note(
+            "Who left may have kept the keys: firn share revoke VOLUME --with TENANT begins a new key epoch",
+        );
     }
     Ok(())
 }

@@ -62,6 +62,7 @@ rows := {
 	"DELETE /v1/tenants/{tenant}/volumes/{volume}/grants/{grantee}": {"roles": operators, "scope": "grant:write"},
 	"GET /v1/tenants/{tenant}/granted": {"roles": everyone, "scope": "grant:read"},
 	"POST /v1/tenants/{tenant}/granted": {"roles": admins, "scope": "grant:write"},
+	"POST /v1/tenants/{tenant}/granted/leave": {"roles": operators, "scope": "grant:write"},
 	"GET /v1/tenants/{tenant}/edges": {"roles": everyone, "scope": "edge:read"},
 	"POST /v1/tenants/{tenant}/edges": {"roles": operators, "scope": "edge:write"},
 	"GET /v1/tenants/{tenant}/edges/{edge}": {"roles": everyone | {"edge"}, "scope": "edge:read", "itself": "edge"},

@@ -11,6 +11,7 @@ mod bills;
 mod disks;
 mod edge_state;
 mod edges;
+mod granted;
 mod granted_calls;
 mod grants;
 mod keys;
@@ -71,6 +72,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         volumes::endpoints(),
         rings::endpoints(),
         grants::endpoints(),
+        granted::endpoints(),
         edges::endpoints(),
         sessions::endpoints(),
         anchor::endpoints(),

@@ -3,6 +3,7 @@
 //! ```text
 //! owner A   offer    put grant/<volume>/<B> {B's key as A was told it, access}
 //! other B   accept   B's signature over owner, volume, access, edges, keys ─► put granted/<volume> in B's own records
+//! other B   leave    granted/<volume>: left (or declined); its edges are refused from this transaction on
 //! owner A   approve  signature checked by A's client, keys wrapped to the edges in the next ring ─► grant: these edges are let in
 //! owner A   revoke   grant: revoked; every call of its edges is refused from this transaction on
 //! ```
@@ -11,9 +12,10 @@
 //! of the other's is the grant that names them both. The volume stays its owner's: bucket, payer, key rings, end.
 
 use super::{
-    EdgeRecord, VolumeRecord, hex_field,
+    EdgeRecord,
+    granted::AcceptedRecord,
+    hex_field,
     served::records_of,
-    tenants::TenantRecord,
     volumes::{self, require_state},
 };
 use crate::{
@@ -22,21 +24,20 @@ use crate::{
     problem::{Code, Problem},
     store::{Loaded, Record, TenantStore},
     types::{
-        AcceptGrant, Acceptance, AcceptedGrant, ApproveGrant, CreateGrant, EdgeState, GrantAccess,
-        GrantState, GrantedEdge, Grantee, Listing, VolumeGrant, VolumeState,
+        ApproveGrant, CreateGrant, EdgeState, GrantAccess, GrantState, GrantedEdge, Grantee, Listing,
+        VolumeGrant, VolumeState,
     },
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
-use firn_seal::{GrantAcceptance, RecipientPublic, TenantPublic};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-/// Grants of one volume, revoked ones included; and grants that one tenant accepted. A key ring has room for some hundred recipients.
+/// Grants of one volume, revoked ones included. A key ring has room for some hundred recipients.
 const MAX_GRANTS: usize = 100;
 /// Edges of one grant.
-const MAX_EDGES: usize = 64;
+pub(super) const MAX_EDGES: usize = 64;
 
 /// What the sort keys of all grants of a tenant begin with.
 pub(crate) const GRANTS: &str = "grant/";
@@ -46,7 +47,7 @@ pub(crate) const GRANTS: &str = "grant/";
 pub(crate) struct GrantRecord {
     volume: VolumeId,
     grantee: Grantee,
-    grantee_key: Option<String>,
+    pub(super) grantee_key: Option<String>,
     pub(super) access: GrantAccess,
     edges: Vec<GrantedEdge>,
     created: UnixTime,
@@ -103,9 +104,13 @@ impl GrantRecord {
         !self.is_revoked() && self.edges.iter().any(|granted| granted.edge == edge)
     }
 
-    fn state(&self, accepted: &[GrantedEdge]) -> GrantState {
+    /// What it has come to, by what the other tenant answered. An answer to an earlier offer is none to this one.
+    pub(super) fn state(&self, answered: Option<&AcceptedRecord>) -> GrantState {
+        let accepted = answered.map_or(&[][..], |answered| &answered.acceptance.edges);
         if self.is_revoked() {
             GrantState::Revoked
+        } else if answered.and_then(|answered| answered.left) >= Some(self.created) {
+            GrantState::Left
         } else if accepted.iter().any(|edge| !self.edges.contains(edge)) {
             GrantState::Accepted
         } else if self.edges.is_empty() {
@@ -116,36 +121,9 @@ impl GrantRecord {
     }
 }
 
-/// What a tenant accepted of another's, in its own records.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct AcceptedRecord {
-    pub(super) owner: TenantId,
-    volume: VolumeId,
-    access: GrantAccess,
-    acceptance: Acceptance,
-    accepted: UnixTime,
-}
-
-impl Record for AcceptedRecord {
-    const KIND: &'static str = "granted";
-}
-
-impl AcceptedRecord {
-    pub(super) const PREFIX: &'static str = "granted/";
-
-    pub(super) fn sort(volume: VolumeId) -> String {
-        format!("{}{volume}", Self::PREFIX)
-    }
-
-    pub(super) fn volume(&self) -> VolumeId {
-        self.volume
-    }
-}
-
 pub(super) fn endpoints() -> Vec<Endpoint> {
     const GRANTS: &str = "/v1/tenants/{tenant}/volumes/{volume}/grants";
     const GRANT: &str = "/v1/tenants/{tenant}/volumes/{volume}/grants/{grantee}";
-    const GRANTED: &str = "/v1/tenants/{tenant}/granted";
     vec![
         Endpoint::new(
             Method::GET,
@@ -186,62 +164,44 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         )
         .gives::<VolumeGrant>(StatusCode::OK)
         .if_match(),
-        Endpoint::new(
-            Method::GET,
-            GRANTED,
-            "listGranted",
-            "Lists what other tenants granted to this one, and it accepted",
-            list_accepted,
-        )
-        .lists::<AcceptedGrant>(),
-        Endpoint::new(
-            Method::POST,
-            GRANTED,
-            "acceptGrant",
-            "Accepts a grant of another tenant's volume, for edges of this tenant",
-            accept,
-        )
-        .takes::<AcceptGrant>()
-        .gives::<AcceptedGrant>(StatusCode::OK),
     ]
 }
 
-/// What the tenant of a grant accepted, if it did and for this access.
-async fn acceptance(
+/// What the tenant of a grant answered, if it did and to this access.
+async fn answered(
     call: &Call,
     owner: TenantId,
     grant: &GrantRecord,
-) -> Result<Option<Acceptance>, Problem> {
+) -> Result<Option<AcceptedRecord>, Problem> {
     let Grantee::Tenant(tenant) = grant.grantee else {
         return Ok(None);
     };
     let sort = AcceptedRecord::sort(grant.volume);
     let found = records_of(call, tenant).get::<AcceptedRecord>(&sort).await?;
     let found = found.map(|found| found.record);
-    Ok(found
-        .filter(|found| found.owner == owner && found.access == grant.access)
-        .map(|found| found.acceptance))
+    Ok(found.filter(|found| found.owner == owner && found.access == grant.access))
 }
 
 /// A grant as its owner sees it.
 async fn shown(call: &Call, grant: &GrantRecord) -> Result<VolumeGrant, Problem> {
     let owner = call.context()?.tenant();
-    let accepted = match grant.is_revoked() {
+    let answered = match grant.is_revoked() {
         true => None,
-        false => acceptance(call, owner, grant).await?,
+        false => answered(call, owner, grant).await?,
     };
-    let edges = accepted.as_ref().map_or(&[][..], |accepted| &accepted.edges);
     Ok(VolumeGrant {
         volume: grant.volume,
         grantee: grant.grantee,
         grantee_key: grant.grantee_key.clone(),
         access: grant.access,
-        state: grant.state(edges),
+        state: grant.state(answered.as_ref()),
         edges: grant.edges.clone(),
         created: grant.created,
         revoked: grant.revoked,
         credentials_end: grant.revoked.map(|at| at.plus(SESSION_SECONDS + START_SECONDS)),
-        accepted,
+        accepted: answered
+            .filter(|answered| !answered.is_left())
+            .map(|answered| answered.acceptance),
     })
 }
 
@@ -369,8 +329,11 @@ async fn approve(call: Call) -> Result<Reply, Problem> {
             "the grant was revoked; grant it anew, and it is to be accepted anew",
         ));
     }
-    let accepted = acceptance(&call, call.context()?.tenant(), &loaded.record).await?;
-    let accepted = accepted.map(|accepted| accepted.edges).unwrap_or_default();
+    let answered = answered(&call, call.context()?.tenant(), &loaded.record).await?;
+    let accepted = answered.filter(|answered| !answered.is_left());
+    let accepted = accepted
+        .map(|accepted| accepted.acceptance.edges)
+        .unwrap_or_default();
     if let Some(other) = body.edges.iter().find(|edge| !accepted.contains(edge)) {
         let why = format!("the other tenant did not name {} with this key", other.edge);
         return Err(Problem::field("edges", why));
@@ -402,166 +365,4 @@ async fn revoke(call: Call) -> Result<Reply, Problem> {
         .update(&loaded, &record);
     let reply = Reply::json(StatusCode::OK, &shown(&call, &record).await?);
     call.commit(change, reply).await
-}
-
-/// A grant as the tenant sees it that accepted it.
-async fn shown_accepted(call: &Call, accepted: &AcceptedRecord) -> Result<AcceptedGrant, Problem> {
-    let tenant = call.context()?.tenant();
-    let owners = records_of(call, accepted.owner);
-    let sort = GrantRecord::sort(accepted.volume, Grantee::Tenant(tenant));
-    let grant = owners.get::<GrantRecord>(&sort).await?;
-    let grant = grant.filter(|grant| grant.record.access == accepted.access);
-    let edges = accepted.acceptance.edges.clone();
-    let state = grant.map_or(GrantState::Revoked, |grant| grant.record.state(&edges));
-    let volume = match state {
-        GrantState::Revoked => None,
-        GrantState::Offered | GrantState::Accepted | GrantState::Active => {
-            owners
-                .get::<VolumeRecord>(&VolumeRecord::sort(accepted.volume))
-                .await?
-        }
-    };
-    let volume = volume.map(|volume| volumes::shown(call.app.cloud(), accepted.owner, volume.record.volume));
-    Ok(AcceptedGrant {
-        owner: accepted.owner,
-        volume: accepted.volume,
-        name: volume
-            .as_ref()
-            .map(|volume| volume.name.as_str().to_owned())
-            .unwrap_or_default(),
-        store: volume.and_then(|volume| volume.store),
-        access: accepted.access,
-        state,
-        edges,
-        accepted: accepted.accepted,
-    })
-}
-
-async fn list_accepted(call: Call) -> Result<Reply, Problem> {
-    const PREFIX: &str = AcceptedRecord::PREFIX;
-    let (limit, after) = call.page(PREFIX)?;
-    let (all, next) = call
-        .store()?
-        .page::<AcceptedRecord>(PREFIX, after.as_deref(), limit)
-        .await?;
-    let items = try_join_all(all.iter().map(|accepted| shown_accepted(&call, &accepted.record))).await?;
-    let listing = Listing {
-        items,
-        next_cursor: next.map(|next| URL_SAFE_NO_PAD.encode(next)),
-    };
-    Ok(Reply::json(StatusCode::OK, &listing))
-}
-
-/// Safe to repeat; again with other edges it replaces what was accepted.
-async fn accept(call: Call) -> Result<Reply, Problem> {
-    let body: AcceptGrant = call.body()?;
-    let tenant = call.context()?.tenant();
-    let store = call.store()?;
-    if body.edges.is_empty() || body.edges.len() > MAX_EDGES {
-        return Err(Problem::field("edges", format!("1 to {MAX_EDGES}")));
-    }
-    // That there is none and that it is another's look alike.
-    let nothing = || {
-        Problem::not_found(format!(
-            "a grant of {} by {} to this tenant",
-            body.volume, body.owner
-        ))
-    };
-    let owners = records_of(&call, body.owner);
-    let sort = GrantRecord::sort(body.volume, Grantee::Tenant(tenant));
-    let grant = owners.get::<GrantRecord>(&sort).await?;
-    let grant = grant
-        .filter(|grant| !grant.record.is_revoked())
-        .ok_or_else(nothing)?;
-    check_acceptance(&store, &body, tenant, &grant.record).await?;
-    let record = AcceptedRecord {
-        owner: body.owner,
-        volume: body.volume,
-        access: grant.record.access,
-        acceptance: Acceptance {
-            edges: body.edges,
-            signature: body.signature,
-        },
-        accepted: call.app.now(),
-    };
-    let sort = AcceptedRecord::sort(body.volume);
-    let names: Vec<String> = record
-        .acceptance
-        .edges
-        .iter()
-        .map(|edge| edge.edge.to_string())
-        .collect();
-    let change = call.change("grant.accept", body.volume)?.detail(format!(
-        "{}, of {}: {}",
-        record.access.as_str(),
-        record.owner,
-        names.join(", ")
-    ));
-    let change = match store.get::<AcceptedRecord>(&sort).await? {
-        Some(before) => change.update(&before, &record),
-        None => {
-            let (there, _) = store
-                .page::<AcceptedRecord>(AcceptedRecord::PREFIX, None, MAX_GRANTS)
-                .await?;
-            if there.len() >= MAX_GRANTS {
-                return Err(too_many("grants are accepted by one tenant"));
-            }
-            change.create(&sort, &record)
-        }
-    };
-    let reply = Reply::json(StatusCode::OK, &shown_accepted(&call, &record).await?);
-    call.commit(change, reply).await
-}
-
-/// So that no nonsense is stored; the owner's client checks it again, against the key that it was told.
-async fn check_acceptance(
-    store: &TenantStore,
-    body: &AcceptGrant,
-    tenant: TenantId,
-    grant: &GrantRecord,
-) -> Result<(), Problem> {
-    let own = store
-        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
-        .await?;
-    let key = &own.record.tenant.tenant_key;
-    if grant.grantee_key.as_ref() != Some(key) {
-        return Err(Problem::new(
-            Code::WrongState,
-            "the owner named another key for this tenant than it has; tell them the one that firn whoami shows",
-        ));
-    }
-    let mut edges = Vec::new();
-    for granted in &body.edges {
-        let id = granted.edge;
-        let found = store.get::<EdgeRecord>(&EdgeRecord::sort(id)).await?;
-        let is_its = found.is_some_and(|found| {
-            found.record.edge.state == EdgeState::Active
-                && found.record.edge.recipient_key.as_ref() == Some(&granted.recipient_key)
-        });
-        if !is_its {
-            return Err(Problem::field(
-                "edges",
-                format!("{id} is no edge that joined with this key"),
-            ));
-        }
-        let public: [u8; 32] = hex_field("edges", &granted.recipient_key)?;
-        let public = RecipientPublic::from_bytes(&public).map_err(|error| Problem::field("edges", error))?;
-        edges.push((id.to_string(), public));
-    }
-    let signature: [u8; 64] = hex_field("signature", &body.signature)?;
-    let acceptance = GrantAcceptance {
-        owner: &body.owner.to_string(),
-        volume: &body.volume.to_string(),
-        grantee: &tenant.to_string(),
-        access: grant.access.as_str(),
-        edges: &edges,
-    };
-    let key: [u8; 32] = hex_field("tenant_key", key)?;
-    if acceptance.is_of(&TenantPublic::from_bytes(key), &signature) {
-        return Ok(());
-    }
-    Err(Problem::field(
-        "signature",
-        "it is not this tenant's for this grant and these edges",
-    ))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! edge of B asks for V ──▶ invited to V ─────────────────────────────────────────────────────────▶ as what serves it
 //!                          grant/V/<edge> of B, not revoked ───────────────────────────────────────▶ as the grant says
-//!                          granted/V of B ─▶ owner A ─▶ grant/V/<B> of A, not revoked, names it ───▶ as the grant says
+//!                          granted/V of B, not left ─▶ owner A ─▶ grant/V/<B> of A, not revoked, names it ─▶ as the grant says
 //!                          neither ────────────────────────────────────────────────────────────────▶ there is no such volume
 //! ```
 //!
@@ -12,9 +12,7 @@
 //! request of one tenant reads what is another's, and it reads what names the two.
 
 use super::{
-    EdgeRecord, VolumeRecord,
-    grants::{AcceptedRecord, GrantRecord},
-    sessions::require_active,
+    EdgeRecord, VolumeRecord, granted::AcceptedRecord, grants::GrantRecord, sessions::require_active,
     volumes::require_state,
 };
 use crate::{
@@ -95,6 +93,15 @@ pub(super) async fn served(call: &Call, edge: EdgeId, volume: VolumeId) -> Resul
         guards.push(unchanged(&grant));
         (tenant, own, Some(grant.record.access))
     } else if let Some(accepted) = own.get::<AcceptedRecord>(&AcceptedRecord::sort(volume)).await? {
+        if accepted.record.is_left() {
+            return Err(Problem::new(
+                Code::GrantRevoked,
+                format!(
+                    "this tenant left the grant of {volume}; nothing of the volume is shown to this edge any more"
+                ),
+            ));
+        }
+        guards.push(unchanged(&accepted));
         let owner = accepted.record.owner;
         let store = records_of(call, owner);
         let sort = GrantRecord::sort(volume, Grantee::Tenant(tenant));

@@ -11,7 +11,8 @@
 
 use super::{
     bills::refused,
-    grants::{AcceptedRecord, GRANTS, GrantRecord},
+    granted::AcceptedRecord,
+    grants::{GRANTS, GrantRecord},
 };
 use crate::{
     context::TenantContext,

@@ -77,6 +77,8 @@ pub enum GrantState {
     Accepted,
     /// Its edges are let in.
     Active,
+    /// The other tenant declined it, or left: its edges are refused. The owner revokes it, so that a new key epoch begins.
+    Left,
     /// Its edges are refused.
     Revoked,
 }
@@ -179,6 +181,18 @@ pub struct AcceptGrant {
     /// See [`Acceptance`].
     #[schema(min_length = 128, max_length = 128)]
     pub signature: String,
+}
+
+/// Declines a grant of another tenant's volume, or leaves it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaveGrant {
+    /// Whose volume it is.
+    #[schema(value_type = String)]
+    pub owner: TenantId,
+    /// Which.
+    #[schema(value_type = String)]
+    pub volume: VolumeId,
 }
 
 /// A grant of another tenant's volume, as the tenant sees it that accepted it.
