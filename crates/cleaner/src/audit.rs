@@ -22,7 +22,6 @@ mod draws;
 mod manifest;
 mod must_exist;
 mod newest;
-mod reading;
 mod report;
 mod second;
 

@@ -46,6 +46,11 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
+    /// Whether any root needs anything of it.
+    pub fn is_needed(&self) -> bool {
+        self.objects.iter().any(|(_, fate)| *fate != Fate::Dead)
+    }
+
     /// Bytes that have to be moved.
     pub fn moved_bytes(&self) -> u64 {
         let moved = self.objects.iter().filter(|(_, fate)| *fate == Fate::Move);

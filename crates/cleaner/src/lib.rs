@@ -32,6 +32,8 @@ mod missing;
 mod notes;
 mod objects;
 mod own_log;
+mod reachability;
+mod reading;
 mod relocate;
 mod report;
 mod run;

@@ -55,7 +55,8 @@ pub(crate) async fn lookup_exact(
     walk(objects, trees, place, Copies::Exact).await
 }
 
-async fn step(
+/// One object of a walk.
+pub(crate) async fn step(
     objects: &mut Objects,
     pointer: &Pointer,
     place: Place,

@@ -10,7 +10,7 @@
 //!
 //! A repair has a second store, where objects and records are looked for last, and segments that the first is known to have lost, first.
 
-use crate::{CleanError, Damage, Misread};
+use crate::{CleanError, Damage, Misread, lookup::Copies};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{
@@ -175,9 +175,10 @@ impl Objects {
     }
 
     /// The object a trusted pointer names, if it is in memory and stands at this place.
-    pub fn cached(&self, pointer: &Pointer, place: Place) -> Option<Arc<VerifiedObject>> {
-        let (_, found) = self.cache.get(&pointer.uid)?;
-        (found.header.place == place).then(|| found.clone())
+    pub fn cached(&self, pointer: &Pointer, place: Place, copies: Copies) -> Option<Arc<VerifiedObject>> {
+        let (location, found) = self.cache.get(&pointer.uid)?;
+        let is_wanted = copies == Copies::Any || *location == pointer.location;
+        (is_wanted && found.header.place == place).then(|| found.clone())
     }
 
     /// Takes an object that was read and verified, by the pointer's location by which it was reached.

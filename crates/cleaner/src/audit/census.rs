@@ -6,8 +6,14 @@
 //!
 //! The walk is depth first in batches, so that what waits is bounded by the depth of the trees, and neighbours come together.
 
-use super::{AuditProgress, budget::Budget, draws::Draws, newest::Failures, reading::read_together};
-use crate::{CleanError, branches::Trees, lookup::root_of_map, objects::Objects};
+use super::{AuditProgress, budget::Budget, draws::Draws, newest::Failures};
+use crate::{
+    CleanError,
+    branches::Trees,
+    lookup::{Copies, root_of_map},
+    objects::Objects,
+    reading::read_together,
+};
 use firn_format::{
     INODE_MAP, Kind, Location, MAX_OBJECT_BYTES, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot,
     USAGE_MAP, VerifiedObject, Version, radix,
@@ -158,7 +164,7 @@ impl<'a> Census<'a> {
         for visit in &batch {
             wanted.extend(level_with(visit).map(|newer| (newer.pointer, visit.sample.place)));
         }
-        let mut read = read_together(objects, &wanted).await?;
+        let mut read = read_together(objects, &wanted, Copies::Any).await?;
         let mut others = read.split_off(batch.len()).into_iter();
         for (visit, object) in batch.into_iter().zip(read) {
             // One that cannot be read was found in its own root; what is below is counted again.

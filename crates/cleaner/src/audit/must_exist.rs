@@ -10,9 +10,8 @@
 use super::{
     census::{Failure, Sample},
     newest::branches_now,
-    reading::read_together,
 };
-use crate::{CleanError, branches::Branch, objects::Objects};
+use crate::{CleanError, branches::Branch, lookup::Copies, objects::Objects, reading::read_together};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{
@@ -117,7 +116,7 @@ impl Reader {
                     .iter()
                     .map(|(pointer, index)| (*pointer, place(*index)))
                     .collect();
-                for (read, (pointer, index)) in read_together(objects, &wanted).await?.into_iter().zip(some) {
+                for (read, (pointer, index)) in read_together(objects, &wanted, Copies::Any).await?.into_iter().zip(some) {
                     match read {
                         Ok(node) => below.extend(node.header.children.iter().map(|child| {
                             let slot = u64::from(child.slot);
@@ -194,7 +193,7 @@ impl Reader {
             }
             None => std::mem::take(&mut self.beside),
         };
-        for (read, (index, pointer)) in read_together(objects, &wanted).await?.into_iter().zip(&some) {
+        for (read, (index, pointer)) in read_together(objects, &wanted, Copies::Any).await?.into_iter().zip(&some) {
             let leaf = read
                 .ok()
                 .and_then(|object| ManifestLeaf::from_verified(&object).ok());

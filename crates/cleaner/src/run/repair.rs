@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! lost segment ─ retired already ──────────────────────────────→ nothing to do
-//!              ├ its writer may still commit it, or a proposal
-//!              │ that nobody merged leads to it ───────────────→ waits for the next repair
-//!              ├ no index in either store ─────────────────────→ beyond repair
-//!              ├ no root needs anything of it, it is gone, and no
-//!              │ manifest has it ──────────────────────────────→ unneeded
+//!              ├ its writer may still commit it ───────────────→ waits for the next repair
+//!              ├ no index in either store, and a pointer leads
+//!              │ there, or what does cannot be told ───────────→ beyond repair
+//!              ├ no root needs anything of it ─────────────────→ unneeded; retired, if it is there or a manifest may have it
 //!              ├ what is needed is right in one store or other → moved into the repairer's own log, retired with a record
 //!              └ something needed is right in neither ─────────→ beyond repair; it stays, and what is right is read as before
 //! ```
+//!
+//! That neither store has it does not make a segment a loss: a cleaner that found nothing needed of it deletes it, and forgets that it was ever
+//! retired, while whoever met its damage still remembers the name. So what has no index is looked for from the roots ([`reached`]).
 //!
 //! It is a cleaner's round in all else: judged by the roots of all branches, written bottom-up, one conditional transaction. So it runs beside
 //! cleaners and takeovers, may end anywhere, and is refused if anything was retired since it looked.
@@ -22,10 +24,11 @@ use crate::{
     judge::{Fate, Judged, Verdict, judge},
     objects::Objects,
     own_log::OwnLog,
+    reachability::reached,
     victims::{Candidate, Hint},
 };
 use firn_anchor::retirement_segments;
-use firn_format::{SegmentId, WriterId};
+use firn_format::SegmentId;
 use firn_store::{ObjectKey, Store, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +52,7 @@ pub struct Beyond {
 pub struct Repair {
     /// Whose needed objects lie elsewhere now.
     pub repaired: BTreeSet<SegmentId>,
-    /// That the first store does not have, and of which no root needs anything.
+    /// Of which no root needs anything, and none will.
     pub unneeded: BTreeSet<SegmentId>,
     /// That were retired before: by a cleaner, or by an earlier repair.
     pub retired: BTreeSet<SegmentId>,
@@ -101,16 +104,27 @@ impl Cleaner {
         is_plan: bool,
         repair: &mut Repair,
     ) -> Result<(), CleanError> {
-        let mut open = lost.clone();
+        let mut open = Open {
+            segments: lost.clone(),
+            unreached: BTreeMap::new(),
+        };
         loop {
             let mut scene = self.look(objects).await?;
             let batch = self.gather_lost(objects, &mut scene, &mut open, repair).await?;
             if batch.is_empty() {
-                break;
+                match open.segments.is_empty() {
+                    true => break,
+                    false => continue,
+                }
             }
             let tried: Vec<SegmentId> = batch.iter().map(|victim| victim.candidate.segment).collect();
+            let unneeded: BTreeSet<SegmentId> = batch
+                .iter()
+                .filter(|victim| !victim.is_needed())
+                .map(|victim| victim.candidate.segment)
+                .collect();
             if is_plan {
-                repair.repaired.extend(tried);
+                repair.settle(tried, &unneeded);
                 continue;
             }
             if !self
@@ -121,14 +135,14 @@ impl Cleaner {
                 match repair.report.overtaken > OVERTAKEN_MAX {
                     true => repair.waiting.extend(tried),
                     // Looked at again, for whoever was first may have retired some of them.
-                    false => open.extend(tried),
+                    false => open.segments.extend(tried),
                 }
                 continue;
             }
             objects.learn_retirements().await?;
             for segment in tried {
                 match objects.is_retired(segment).await? {
-                    true => drop(repair.repaired.insert(segment)),
+                    true => repair.settle([segment], &unneeded),
                     false => repair.beyond.push(Beyond {
                         segment,
                         detail: "an object of it that is needed is right in neither store".into(),
@@ -147,36 +161,31 @@ impl Cleaner {
         &self,
         objects: &mut Objects,
         scene: &mut Scene,
-        open: &mut BTreeSet<SegmentId>,
+        open: &mut Open,
         repair: &mut Repair,
     ) -> Result<Vec<Judged>, CleanError> {
-        let proposed: BTreeSet<WriterId> = scene.branches.iter().filter_map(Branch::proposed_by).collect();
         let segments_max = retirement_segments(scene.branches.len().min(super::MAX_PROPOSALS));
         let mut batch = Vec::new();
         let mut batch_bytes = 0;
+        let mut without_index = BTreeMap::new();
         while batch.len() < segments_max
             && batch_bytes < self.limits.batch_bytes
-            && let Some(segment) = open.pop_first()
+            && let Some(segment) = open.segments.pop_first()
         {
             let is_blind = firn_env::planted!("cleaner.repair_of_a_retired_segment");
             if objects.is_retired(segment).await? && !is_blind {
                 repair.retired.insert(segment);
                 continue;
             }
-            if proposed.contains(&segment.writer) {
-                repair.waiting.insert(segment);
+            if let Some(victim) = open.unreached.remove(&segment) {
+                batch.push(victim);
                 continue;
             }
             let sizes = sizes(objects, segment).await?;
             let (all, states) = (&scene.branches, &mut scene.writer_states);
             let mut verdict = Verdict::Gone;
             for size_bytes in sizes.values() {
-                let candidate = Candidate {
-                    segment,
-                    size_bytes: *size_bytes,
-                    modified_ms: 0,
-                    hint: Hint::default(),
-                };
+                let candidate = candidate(segment, *size_bytes);
                 verdict = judge(objects, &self.limits, all, states, candidate).await?;
                 if !matches!(verdict, Verdict::Unreadable(_) | Verdict::Gone) {
                     break;
@@ -185,9 +194,7 @@ impl Cleaner {
             let beyond = |detail: String| Beyond { segment, detail };
             match verdict {
                 Verdict::Judged(victim) => {
-                    let needed = victim.objects.iter().any(|(_, fate)| *fate != Fate::Dead);
-                    // A manifest has it until it is retired.
-                    if !needed && !sizes.contains_key("first") && !branches::tell_manifests(all) {
+                    if !victim.is_needed() && !is_to_be_retired(&sizes, all) {
                         repair.unneeded.insert(segment);
                         continue;
                     }
@@ -200,16 +207,125 @@ impl Cleaner {
                 Verdict::NotYet(_) => {
                     repair.waiting.insert(segment);
                 }
-                Verdict::Unreadable(detail) => repair.beyond.push(beyond(detail)),
+                Verdict::Unreadable(detail) => {
+                    without_index.insert(segment, WithoutIndex { sizes, detail });
+                }
                 Verdict::Undecidable(damage) => {
                     repair.report.add_damage(&damage);
                     repair.beyond.push(beyond(damage.to_string()));
                 }
-                Verdict::Gone => repair.beyond.push(beyond("it is in neither store".into())),
+                Verdict::Gone => {
+                    let detail = "it is in neither store".to_owned();
+                    without_index.insert(segment, WithoutIndex { sizes, detail });
+                }
             }
         }
+        self.judge_by_roots(objects, scene, without_index, &mut batch, (open, repair))
+            .await?;
         Ok(batch)
     }
+
+    /// Judges segments whose index neither store has, by what leads to them.
+    async fn judge_by_roots(
+        &self,
+        objects: &mut Objects,
+        scene: &mut Scene,
+        without_index: BTreeMap<SegmentId, WithoutIndex>,
+        batch: &mut Vec<Judged>,
+        (open, repair): (&mut Open, &mut Repair),
+    ) -> Result<(), CleanError> {
+        if without_index.is_empty() {
+            return Ok(());
+        }
+        let segments_max = retirement_segments(scene.branches.len().min(super::MAX_PROPOSALS));
+        let wanted: BTreeSet<SegmentId> = without_index.keys().copied().collect();
+        let met = reached(objects, &scene.branches, &wanted).await?;
+        if self.anchor.cleaner_round().await?.0 != scene.round.0 {
+            // What the roots needed that were walked may be gone by now, and rightly so.
+            repair.report.overtaken += 1;
+            match repair.report.overtaken > OVERTAKEN_MAX {
+                true => repair.waiting.extend(wanted),
+                false => open.segments.extend(wanted),
+            }
+            return Ok(());
+        }
+        for (segment, WithoutIndex { sizes, detail }) in without_index {
+            let is_planted = firn_env::planted!("cleaner.repair_without_a_walk");
+            if met.segments.contains(&segment) || is_planted {
+                repair.beyond.push(Beyond { segment, detail });
+            } else if let Some(damage) = &met.cut_off {
+                let detail = format!("{detail}; whether anything of it is needed cannot be told: {damage}");
+                repair.beyond.push(Beyond { segment, detail });
+            } else if !self.is_settled(objects, scene, segment).await? {
+                repair.waiting.insert(segment);
+            } else if !is_to_be_retired(&sizes, &scene.branches) {
+                repair.unneeded.insert(segment);
+            } else {
+                let victim = Judged {
+                    candidate: candidate(segment, sizes.values().copied().max().unwrap_or(0)),
+                    objects: Vec::new(),
+                };
+                if batch.len() < segments_max {
+                    batch.push(victim);
+                } else {
+                    open.segments.insert(segment);
+                    open.unreached.insert(segment, victim);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a segment's writer can commit nothing of it any more.
+    async fn is_settled(
+        &self,
+        objects: &Objects,
+        scene: &mut Scene,
+        segment: SegmentId,
+    ) -> Result<bool, CleanError> {
+        let (all, states) = (&scene.branches, &mut scene.writer_states);
+        let state = states.of(objects, &self.limits, all, segment.writer).await?;
+        Ok(state.allows(segment.sequence, None))
+    }
+}
+
+/// A segment that tells of nothing that lies in it.
+struct WithoutIndex {
+    sizes: BTreeMap<&'static str, u64>,
+    detail: String,
+}
+
+/// What a repair still has to look at.
+struct Open {
+    segments: BTreeSet<SegmentId>,
+    /// Of these, those without an index that were seen to be reached by nobody. Their writers are over, so nobody ever will (I4).
+    unreached: BTreeMap<SegmentId, Judged>,
+}
+
+impl Repair {
+    /// Retired, or to be.
+    fn settle(&mut self, segments: impl IntoIterator<Item = SegmentId>, unneeded: &BTreeSet<SegmentId>) {
+        for segment in segments {
+            match unneeded.contains(&segment) {
+                true => self.unneeded.insert(segment),
+                false => self.repaired.insert(segment),
+            };
+        }
+    }
+}
+
+fn candidate(segment: SegmentId, size_bytes: u64) -> Candidate {
+    Candidate {
+        segment,
+        size_bytes,
+        modified_ms: 0,
+        hint: Hint::default(),
+    }
+}
+
+/// Whether a segment that nobody needs is to be retired all the same: a manifest has it until then, and the first store keeps what is there.
+fn is_to_be_retired(sizes: &BTreeMap<&'static str, u64>, branches: &[Branch]) -> bool {
+    sizes.contains_key("first") || branches::tell_manifests(branches)
 }
 
 /// How long the segment is in each store that has it; that of the second, which is not known to be wrong, is looked at first.

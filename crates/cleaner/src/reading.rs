@@ -1,6 +1,6 @@
 //! Reading of many objects at once: what lies side by side in a segment comes with one request.
 
-use crate::{CleanError, Damage, objects::Objects};
+use crate::{CleanError, Damage, lookup::{Copies, step}, objects::Objects};
 use bytes::Bytes;
 use firn_format::{Location, MAX_OBJECT_BYTES, Place, Pointer, VerifiedObject, decode_object};
 use firn_store::{ObjectKey, StoreError};
@@ -22,14 +22,15 @@ struct Run {
 }
 
 /// Reads each object wherever it is now, verified. The inner error: it is lost or damaged.
-pub(super) async fn read_together(
+pub(crate) async fn read_together(
     objects: &mut Objects,
     wanted: &[(Pointer, Place)],
+    copies: Copies,
 ) -> Result<Vec<Result<Arc<VerifiedObject>, Damage>>, CleanError> {
     let mut found: Vec<Option<Arc<VerifiedObject>>> = Vec::with_capacity(wanted.len());
     let mut waiting = Vec::new();
     for (ordinal, (pointer, place)) in wanted.iter().enumerate() {
-        found.push(objects.cached(pointer, *place));
+        found.push(objects.cached(pointer, *place, copies));
         if found[ordinal].is_none()
             && let Some(location) = objects.settle(&pointer.location).await?
             && location != Location::UNKNOWN
@@ -62,7 +63,7 @@ pub(super) async fn read_together(
         read.push(match found {
             Some(object) => Ok(object),
             // Alone, by whatever record leads there.
-            None => match objects.get(pointer, *place).await {
+            None => match step(objects, pointer, *place, copies).await {
                 Ok(object) => Ok(object),
                 Err(CleanError::Damaged(damage)) => Err(damage),
                 Err(error) => return Err(error),
