@@ -137,14 +137,9 @@ impl Observed {
             format!("the repair ended early: {error}. What was retired before is repaired; ask again")
         })?;
         if !plan {
-            for segment in found.repaired.iter().chain(&found.retired) {
-                self.volume.was_relocated(*segment).await;
-            }
-            for segment in &found.unneeded {
-                self.volume.forget_lost(*segment);
-            }
             let settled = [&found.repaired, &found.unneeded, &found.retired];
             for segment in settled.into_iter().flatten() {
+                self.volume.was_relocated(*segment).await;
                 self.auditor.damaged_segments().remove(segment);
             }
             if let Some(second) = second {

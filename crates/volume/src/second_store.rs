@@ -31,9 +31,9 @@ impl Volume {
         self.inner.objects.pinned_segment(segment).await
     }
 
-    /// It was retired, and what is needed of it lies elsewhere: nobody asks for it any more.
+    /// What is needed of it lies elsewhere, or nothing is: nobody asks for it any more.
     pub async fn was_relocated(&self, segment: SegmentId) {
-        self.forget_lost(segment);
+        self.inner.objects.forget_lost(segment);
         self.inner
             .checkpointer
             .packer
@@ -41,10 +41,5 @@ impl Volume {
             .uploads
             .was_retired(segment);
         self.inner.objects.unpin(segment).await;
-    }
-
-    /// It was repaired, or is there again: the first store is asked.
-    pub fn forget_lost(&self, segment: SegmentId) {
-        self.inner.objects.forget_lost(segment);
     }
 }

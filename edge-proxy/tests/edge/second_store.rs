@@ -375,3 +375,39 @@ async fn what_an_audit_finds_altered_is_repaired() {
     assert!(files.read("ledger").await == Some(content("ledger")));
     edge.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_altered_and_nobody_needs_any_more_is_no_damage() {
+    let cleaner = "\n[cleaner]\nevery = \"1 s\"\ngrace = \"0 s\"\ncold_after = \"0 s\"";
+    let (cloud, second, mut edge, files) = mirrored(&format!("repair = false{cleaner}")).await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    wait_until_current(&edge);
+    edge.stop();
+    edge.wipe_cache();
+    damage(&ledger);
+    edge.start(&[]);
+    let files = edge.client().await;
+    assert!(files.read("ledger").await == Some(content("ledger")));
+    edge.wait_for_status(|seen| seen["second"]["segments_read"] == 1);
+    // Its users delete the file, a cleaner the segment, and the copy goes when its time is over. The edge still knows the name.
+    files.remove("ledger").await;
+    let began = std::time::Instant::now();
+    while ledger.exists() {
+        assert!(began.elapsed() < crate::machine::TIMEOUT, "it is never deleted");
+        commit(&cloud, &edge, &files, "notes").await;
+    }
+    // And forgets that it ever did so.
+    for _ in 0..2 {
+        edge.succeed(&["clean"]);
+    }
+    let copy = second
+        .0
+        .join(ledger.strip_prefix(cloud.path().join("store")).expect("below"));
+    std::fs::remove_file(copy).expect("removed");
+    let said = edge.succeed(&["repair"]);
+    assert!(said.contains("1 are needed by nobody"), "{said}");
+    let said = edge.succeed(&["repair"]);
+    assert!(said.contains("nothing is known to be lost"), "{said}");
+    edge.succeed(&["verify"]);
+    edge.stop();
+}
