@@ -1,6 +1,10 @@
 //! Reading of many objects at once: what lies side by side in a segment comes with one request.
 
-use crate::{CleanError, Damage, lookup::{Copies, step}, objects::Objects};
+use crate::{
+    CleanError, Damage,
+    lookup::{Copies, step},
+    objects::Objects,
+};
 use bytes::Bytes;
 use firn_format::{Location, MAX_OBJECT_BYTES, Place, Pointer, VerifiedObject, decode_object};
 use firn_store::{ObjectKey, StoreError};

@@ -116,7 +116,11 @@ impl Reader {
                     .iter()
                     .map(|(pointer, index)| (*pointer, place(*index)))
                     .collect();
-                for (read, (pointer, index)) in read_together(objects, &wanted, Copies::Any).await?.into_iter().zip(some) {
+                for (read, (pointer, index)) in read_together(objects, &wanted, Copies::Any)
+                    .await?
+                    .into_iter()
+                    .zip(some)
+                {
                     match read {
                         Ok(node) => below.extend(node.header.children.iter().map(|child| {
                             let slot = u64::from(child.slot);
@@ -193,7 +197,11 @@ impl Reader {
             }
             None => std::mem::take(&mut self.beside),
         };
-        for (read, (index, pointer)) in read_together(objects, &wanted, Copies::Any).await?.into_iter().zip(&some) {
+        for (read, (index, pointer)) in read_together(objects, &wanted, Copies::Any)
+            .await?
+            .into_iter()
+            .zip(&some)
+        {
             let leaf = read
                 .ok()
                 .and_then(|object| ManifestLeaf::from_verified(&object).ok());
