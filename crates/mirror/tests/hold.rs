@@ -6,156 +6,24 @@ mod world;
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_anchor::{Anchor, HoldChange};
-use firn_cleaner::{Cleaner, Limits, Report};
-use firn_env::{Env, mutants::planting};
-use firn_format::SegmentId;
-use firn_mirror::{Copies, Grouping, NoLocalCopies};
-use firn_parity::{GroupHead, GroupName, Part, row_hash};
-use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
+use firn_env::mutants::planting;
+use firn_mirror::NoLocalCopies;
+use firn_store::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
-use world::{FAMILY, KEEP, World, id, name, segment_of, simulate};
-
-/// How old a segment is when it is cold.
-const AFTER: Duration = Duration::from_secs(24 * 3600);
-
-const DROP: Grouping = Grouping {
-    after: AFTER,
-    copies: Some(Copies::Drop),
+use world::{
+    FAMILY, KEEP,
+    held::{
+        AFTER, AS_THE_TABLE_SAYS, DROP, KEEP_COPIES, alter, check, clean, cold, copies, dropped, length, put,
+        read, segments_of,
+    },
+    id, name, segment_of, simulate,
 };
-const KEEP_COPIES: Grouping = Grouping {
-    after: AFTER,
-    copies: Some(Copies::Keep),
-};
-const AS_THE_TABLE_SAYS: Grouping = Grouping {
-    after: AFTER,
-    copies: None,
-};
-
-fn length(sequence: u64) -> usize {
-    [300, 70_000, 20_000, 150_000, 65_000, 4_000][sequence as usize % 6] + sequence as usize
-}
-
-/// One run of the cleaner, which deletes and retires nothing of its own.
-async fn clean(world: &World) -> Report {
-    let limits = Limits {
-        grace: Duration::ZERO,
-        judged_segments: 0,
-        ..Limits::default()
-    };
-    let mut cleaner = Cleaner::new(&world.env, world.first.clone(), &world.anchor, limits);
-    cleaner.run().await.unwrap()
-}
-
-/// A world with segments 1 ‥ `count`, mirrored and cold.
-async fn cold(env: &Env, count: u64) -> World {
-    let world = World::new(env).await.kept(DROP, |second| second);
-    for sequence in 1..=count {
-        world.put_of(sequence, length(sequence)).await;
-    }
-    world.compare().await;
-    env.sleep(2 * AFTER).await;
-    world
-}
-
-/// The same, grouped, and the copies dropped.
-async fn dropped(env: &Env, count: u64) -> World {
-    let world = cold(env, count).await;
-    world.mirror.group().await.unwrap();
-    let status = world.mirror.parity().status();
-    let hold = status.hold.expect("in force");
-    assert_eq!((status.members, hold.dropped), (count, count), "{status:?}");
-    assert_eq!(copies(&world), BTreeSet::new());
-    world
-}
-
-/// Segments that the second store has.
-fn copies(world: &World) -> BTreeSet<SegmentId> {
-    segments_of(&world.second)
-}
-
-fn segments_of(store: &MemoryStore) -> BTreeSet<SegmentId> {
-    let contents = store.contents();
-    let segments = contents
-        .keys()
-        .filter_map(|key| SegmentId::parse_key(key.as_str()));
-    segments.map(|(_, segment)| segment).collect()
-}
-
-/// The newest generation of each group whose object is there, as a stranger reads it.
-fn groups(world: &World) -> Vec<GroupHead> {
-    let mut newest = BTreeMap::new();
-    for (key, bytes) in world.second.contents() {
-        if let Some(name) = GroupName::parse(key.as_str())
-            && name.part == Part::Group
-        {
-            newest.insert(name.group, GroupHead::decode(&bytes).unwrap());
-        }
-    }
-    newest.into_values().collect()
-}
-
-/// What must hold at every moment: each member of a group is in one store or other with its very bytes, and what the second store does not have of
-/// segments that nobody retired is a member.
-async fn check(world: &World) -> Result<(), String> {
-    let mut members = BTreeSet::new();
-    for head in groups(world) {
-        for member in head.members {
-            members.insert(member.segment);
-            let key = ObjectKey::new(&member.segment.key(&FAMILY));
-            let (ours, copy) = (world.first.get(&key).await, world.second.get(&key).await);
-            let is_right = |found: &Result<Bytes, StoreError>| {
-                found.as_ref().is_ok_and(|found| row_hash(found) == member.hash)
-            };
-            if !is_right(&ours) && !is_right(&copy) {
-                return Err(format!(
-                    "member {} is in neither store: {:?}, {:?}",
-                    member.segment,
-                    ours.map(|found| found.len()),
-                    copy.map(|found| found.len())
-                ));
-            }
-        }
-    }
-    let copies = copies(world);
-    for segment in segments_of(&world.first) {
-        let is_retired = world.anchor.retired(segment).await.unwrap().is_some();
-        if !is_retired && !copies.contains(&segment) && !members.contains(&segment) {
-            return Err(format!(
-                "segment {segment} is in the first store alone, and in no group"
-            ));
-        }
-    }
-    Ok(())
-}
-
-async fn read(world: &World, sequence: u64) -> Result<(), String> {
-    let expected = segment_of(FAMILY, sequence, length(sequence)).concat();
-    let reader = world.mirror.parity().reader();
-    let found = reader.get(&name(sequence)).await;
-    match found.map_err(|error| error.to_string())? == expected {
-        true => Ok(()),
-        false => Err(format!("other bytes of {sequence}")),
-    }
-}
-
-async fn alter(store: &MemoryStore, sequence: u64) {
-    let mut bytes = store.get(&name(sequence)).await.unwrap().to_vec();
-    bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
-    put(store, sequence, bytes.into()).await;
-}
-
-async fn put(store: &MemoryStore, sequence: u64, bytes: Bytes) {
-    let key = name(sequence);
-    let put = store.put(&key, vec![bytes], PutMode::Overwrite);
-    put.await.unwrap();
-}
 
 #[test]
 fn copies_go_once_their_group_is_there_and_a_comparison_does_not_miss_them() {

@@ -221,7 +221,8 @@ impl Parity {
             let known = index.groups.get(index.members.get(&segment)?)?;
             known.head.find(segment).copied().filter(|_| known.is_whole)
         };
-        let of_old = seen.copies.iter().copied();
+        let is_planted = firn_env::planted!("mirror.only_what_joined_is_dropped");
+        let of_old = seen.copies.iter().copied().filter(|_| !is_planted);
         of_old.chain(joined).filter_map(member).collect()
     }
 
@@ -270,7 +271,11 @@ impl Parity {
             let is_member = |segment: &SegmentId| {
                 state.index.members.contains_key(segment) && !firn_env::planted!("mirror.member_released")
             };
+            let just_left = |segment| seen.due.values().any(|due| due.contains_key(segment));
             of_hold.clone().partition(|DoomedSegment { segment, .. }| {
+                if firn_env::planted!("mirror.only_what_left_is_released") && !just_left(segment) {
+                    return false;
+                }
                 let has_copy = !held.drops && seen.doomed_copies.contains(segment);
                 is_known && (!is_member(segment) || has_copy)
             })
@@ -286,9 +291,11 @@ impl Parity {
         }
         if !held.drops && seen.dropped == 0 && kept.is_empty() {
             self.env().fault_point("mirror.before_hold_ends").await;
-            let ended = anchor
-                .change_hold(Some(fence), held.round, HoldChange::End)
-                .await?;
+            let round = match firn_env::planted!("mirror.hold_ends_with_any_round") {
+                true => anchor.cleaner_round().await?.1,
+                false => held.round,
+            };
+            let ended = anchor.change_hold(Some(fence), round, HoldChange::End).await?;
             if ended.is_some() {
                 tracing::info!("all members of parity groups have copies again: nothing is held any more");
                 self.learn_hold(None);

@@ -1,6 +1,8 @@
 //! A family with two stores and a mirror, in virtual time.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod held;
+
 use bytes::Bytes;
 use firn_anchor::{Anchor, RetiredSegment, Retirement, RetirementOutcome, WriterTenure};
 use firn_env::{Env, sim::Simulation};
@@ -87,6 +89,27 @@ impl World {
         let mirror = Mirror::new(&self.env, stores, self.anchor.clone(), Arc::default(), options);
         self.mirror = mirror.with_parity(parity, Some(grouping));
         self
+    }
+
+    /// The same for another machine that knows nothing yet.
+    pub fn another(&self) -> Self {
+        let options = MirrorOptions {
+            keep_deleted: KEEP,
+            compare_every: HOUR,
+        };
+        let queue: Arc<Queue> = Arc::default();
+        let stores = (
+            self.first.clone() as Arc<dyn Store>,
+            self.second.clone() as Arc<dyn Store>,
+        );
+        Self {
+            env: self.env.clone(),
+            first: self.first.clone(),
+            second: self.second.clone(),
+            anchor: self.anchor.clone(),
+            noting: Noting::new(&self.env, self.first.clone(), queue.clone()),
+            mirror: Mirror::new(&self.env, stores, self.anchor.clone(), queue, options),
+        }
     }
 
     pub async fn compare(&self) -> Comparison {
