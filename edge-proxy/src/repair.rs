@@ -26,7 +26,7 @@ use std::{collections::BTreeSet, fmt::Write as _, sync::Arc, time::Duration};
 /// Between two looks whether something was found lost; they ask nobody.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two repairs in the background that leave something: after a commit or a merge it may be possible.
+/// Between two repairs in the background that leave something: after a commit it may be possible.
 const AGAIN_EVERY: Duration = Duration::from_secs(120);
 
 /// Files named in an answer.
@@ -48,7 +48,7 @@ pub struct RepairReport {
     pub unneeded: u64,
     /// Of them, those that were retired before.
     pub retired: u64,
-    /// Of them, those that can be judged only after the next commit or merge.
+    /// Of them, those that can be judged only after the next commit.
     pub waiting: u64,
     /// Those that are beyond repair, each with the reason.
     pub beyond: Vec<String>,
@@ -215,7 +215,7 @@ impl RepairReport {
         for (count, what) in [
             (self.unneeded, "are needed by nobody"),
             (self.retired, "were retired before"),
-            (self.waiting, "wait for the next commit or merge: ask again"),
+            (self.waiting, "wait for the next commit: ask again"),
         ] {
             if count > 0 {
                 let _ = write!(text, "; {count} {what}");

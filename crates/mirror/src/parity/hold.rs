@@ -271,7 +271,7 @@ impl Parity {
             let is_member = |segment: &SegmentId| {
                 state.index.members.contains_key(segment) && !firn_env::planted!("mirror.member_released")
             };
-            let just_left = |segment| seen.due.values().any(|due| due.contains_key(segment));
+            let just_left = |segment: &SegmentId| seen.due.values().any(|due| due.contains_key(segment));
             of_hold.clone().partition(|DoomedSegment { segment, .. }| {
                 if firn_env::planted!("mirror.only_what_left_is_released") && !just_left(segment) {
                     return false;

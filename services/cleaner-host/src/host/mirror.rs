@@ -98,7 +98,7 @@ pub struct Mirrored {
     pub repaired_bytes: u64,
     /// Of them, those that nobody needs.
     pub unneeded: u64,
-    /// Of them, those that can be judged only after the next commit or merge, or that were not to be repaired.
+    /// Of them, those that can be judged only after the next commit, or that were not to be repaired.
     pub waiting: u64,
     /// Of them, those beyond repair, each with the reason.
     pub beyond: Vec<String>,
