@@ -9,12 +9,9 @@ use firn_anchor::{Anchor, HoldChange};
 use firn_env::mutants::planting;
 use firn_mirror::NoLocalCopies;
 use firn_store::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 use world::{
     FAMILY, KEEP,
@@ -63,12 +60,11 @@ fn copies_go_once_their_group_is_there_and_a_comparison_does_not_miss_them() {
     });
 }
 
-#[test]
-fn all_losses_of_up_to_three_of_a_small_group_are_made_up_for() {
+fn all_patterns() -> u64 {
     simulate(|env| async move {
         let count = 8;
         let world = dropped(&env, count).await;
-        let mut patterns = 0;
+        let mut patterns = 0_u64;
         for lost in 0_u32..1 << count {
             if lost.count_ones() > 3 {
                 continue;
@@ -95,14 +91,23 @@ fn all_losses_of_up_to_three_of_a_small_group_are_made_up_for() {
                 put(&world.first, sequence, bytes).await;
             }
         }
-        println!("{patterns} patterns of losses of a group of {count} without copies");
-        assert_eq!(patterns, 1 + 8 + 28 + 56);
         // A fourth of a row is one too many, and an error rather than other bytes.
         for sequence in [3, 1, 4, 7] {
             world.first.delete(&name(sequence)).await.unwrap();
         }
         read(&world, 3).await.unwrap_err();
-    });
+        patterns
+    })
+}
+
+#[test]
+fn all_losses_of_up_to_three_of_a_small_group_are_made_up_for() {
+    let patterns = all_patterns();
+    println!("{patterns} patterns of losses of a group of 8 without copies");
+    assert_eq!(patterns, 1 + 8 + 28 + 56);
+    let bug = "mirror.parity_helper_trusted";
+    let outcome = std::panic::catch_unwind(|| planting(Some(bug), all_patterns));
+    assert!(outcome.is_err(), "{bug} must be noticed");
 }
 
 fn retired_members() -> Result<(), String> {
@@ -414,4 +419,10 @@ fn who_stops_after_any_change_leaves_nothing_that_is_in_one_store_alone_and_in_n
     }
     println!("stopped after each of {steps} changes of the second store");
     assert!(steps > 20, "{steps}");
+    for bug in ["mirror.dropped_before_the_generation", "mirror.member_released"] {
+        let outcome = std::panic::catch_unwind(|| {
+            planting(Some(bug), || (0..steps).for_each(|at| drop(stopped_after(at))))
+        });
+        assert!(outcome.is_err(), "{bug} must be noticed");
+    }
 }

@@ -23,9 +23,11 @@ async fn stopped_at(world: &World, point: &str, hit: u64) -> bool {
     let faults = world.env.faults();
     faults.arm(point, hit, FaultAction::Crash(Box::new(|| {})));
     let before = faults.acted().get(point).copied();
-    let outcome = select(pin!(world.mirror.group()), pin!(world.env.sleep(HOUR))).await;
+    let is_stopped = {
+        let (pass, hour) = (pin!(world.mirror.group()), pin!(world.env.sleep(HOUR)));
+        matches!(select(pass, hour).await, Either::Right(_))
+    };
     faults.disarm();
-    let is_stopped = matches!(outcome, Either::Right(_));
     assert_eq!(
         is_stopped,
         faults.acted().get(point).copied() != before,
