@@ -62,7 +62,7 @@ fn before_a_drop(hit: u64) -> Result<bool, String> {
         check(&world).await?;
         // One whose copy may be gone, and one whose copy may be there.
         for sequence in [3, 12] {
-            world.retire(sequence, false).await;
+            world.retire(sequence, true).await;
         }
         let report = clean(&world).await;
         assert_eq!((report.deleted_segments, report.hold_segments), (0, 2));
