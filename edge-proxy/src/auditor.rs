@@ -29,7 +29,7 @@ use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError, SecondA
 use firn_env::Env;
 use firn_format::SegmentId;
 use firn_quantity::Money;
-use firn_store::{ProviderPrices, Route, StoreError};
+use firn_store::{ProviderPrices, Route, Store, StoreError};
 use firn_volume::{OwnerSigner, Parts, ServingState, Volume};
 use kept::{Kept, KeptAudit, KeptAudits};
 use serde::{Deserialize, Serialize};
@@ -185,6 +185,8 @@ pub struct Audited<'a> {
     pub signer: Option<OwnerSigner>,
     /// The second store, if there is one.
     pub second: Option<Arc<Second>>,
+    /// The store, for work in the background.
+    pub store: Arc<dyn Store>,
 }
 
 /// Millionths of damage that are [`TOLD_SHARE`].
@@ -203,6 +205,7 @@ pub struct Auditor {
     parts: Parts,
     signer: Option<OwnerSigner>,
     second: Option<Arc<Second>>,
+    store: Arc<dyn Store>,
     book: ProviderPrices,
     section: AuditSection,
     started_at_ms: i64,
@@ -242,6 +245,7 @@ impl Auditor {
             parts: audited.parts.clone(),
             signer: audited.signer,
             second: audited.second,
+            store: audited.store,
             book,
             section: section.clone(),
             started_at_ms,
@@ -342,7 +346,7 @@ impl Auditor {
                 .filter(|_| asked.second)
                 .and_then(|second| second.to_audit()),
         };
-        let (store, anchor) = (self.parts.store.clone(), &self.parts.anchor);
+        let (store, anchor) = (self.store.clone(), &self.parts.anchor);
         let ended = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
         for volume in ended.iter().flat_map(|report| &report.volumes) {
             self.damaged_segments().extend(&volume.damaged_segments);

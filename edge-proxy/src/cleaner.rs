@@ -110,7 +110,7 @@ fn is_due(
 impl InsideCleaner {
     /// A cleaner that has made no request yet.
     pub fn new(outside: &Outside, anchor: Anchor, section: &CleanerSection, book: ProviderPrices) -> Self {
-        let store = outside.stack.store.clone();
+        let store = outside.background.clone();
         let limits = section.limits();
         let every = section.every.map(|span| span.0);
         Self {

@@ -29,7 +29,7 @@ use crate::{
 };
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
-use firn_store::{ProviderPrices, Route, StoreUrl, UploadSchedule};
+use firn_store::{BackgroundPolicy, ProviderPrices, Route, StoreUrl, UploadSchedule};
 use firn_vfs::Durability;
 use firn_volume::{
     Cadence, FetchPolicy, FetchPrices, FollowOptions, MemberOptions, OnDisconnect, RetentionPolicy,
@@ -125,6 +125,8 @@ pub struct LimitsSection {
     pub checkpoint_bytes: Size,
     #[serde(deserialize_with = "schedule")]
     pub upload_limit: UploadSchedule,
+    /// What audits, repairs, the mirror and the cleaner inside may ask of the stores.
+    pub background: BackgroundPolicy,
 }
 
 /// How much of a segment is fetched at once.
@@ -279,6 +281,7 @@ impl Default for LimitsSection {
             checkpoint_trickle: Span(volume.cadence.trickle),
             checkpoint_bytes: Size(volume.cadence.busy_bytes),
             upload_limit: UploadSchedule::default(),
+            background: BackgroundPolicy::default(),
         }
     }
 }

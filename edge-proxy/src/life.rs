@@ -212,7 +212,8 @@ impl Life {
             book.clone(),
         ));
         let second = outside.second.as_ref().map(|second| {
-            let (env, first) = (&outside.env, outside.stack.store.clone());
+            let env = &outside.env;
+            let first = (outside.stack.store.clone(), outside.background.clone());
             Arc::new(Second::new(
                 env,
                 first,
@@ -227,6 +228,7 @@ impl Life {
                 parts: &parts,
                 signer: volume.owner_signer(),
                 second: second.clone(),
+                store: outside.background.clone(),
             },
             &config.audit,
             book.clone(),

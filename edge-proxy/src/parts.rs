@@ -16,7 +16,7 @@ use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_mirror::Noting;
 use firn_seal::Keys;
-use firn_store::{Metered, RetryPolicy, Retrying, Stack, Store, StoreUrl, UploadLimit};
+use firn_store::{Metered, RequestBudget, RetryPolicy, Retrying, Stack, Store, StoreUrl, UploadLimit};
 use firn_store_cloud::{Credentials, OpenError};
 use firn_table::{Table, TableError, TablePrices, TableUrl};
 use firn_volume::{NotDetachable, Parts, Volume, VolumeError};
@@ -29,6 +29,8 @@ use tokio::sync::Mutex;
 #[derive(Clone)]
 pub struct Common {
     upload_limit: Arc<UploadLimit>,
+    /// What work in the background may ask of all stores.
+    requests: Arc<RequestBudget>,
     tables: Arc<Mutex<BTreeMap<String, OpenedTable>>>,
 }
 
@@ -39,6 +41,7 @@ impl Common {
     pub(crate) fn new(env: &Env, config: &Config) -> Self {
         Self {
             upload_limit: Arc::new(UploadLimit::new(env, config.limits.upload_limit.clone())),
+            requests: RequestBudget::new(env, config.limits.background.clone()),
             tables: Arc::default(),
         }
     }
@@ -61,6 +64,9 @@ impl Common {
 pub struct Outside {
     pub(crate) env: Env,
     pub(crate) stack: Arc<Stack>,
+    /// The store for work in the background, which stands back behind clients and uploads.
+    pub(crate) background: Arc<dyn Store>,
+    pub(crate) requests: Arc<RequestBudget>,
     /// The mirror's store, if one is configured.
     pub(crate) second: Option<Arc<SecondStore>>,
     pub(crate) roots: Roots,
@@ -126,17 +132,21 @@ impl Outside {
         };
         #[cfg(not(feature = "testing"))]
         assert!(fault.is_none(), "only a build for tests injects faults");
-        let mut stack = stack(&env, backend, common.upload_limit.clone());
+        let mut stack = stack(&env, backend, common);
+        let mut background: Arc<dyn Store> = Arc::new(stack.retrying.background());
         let second = match &config.second {
             Some(section) => Some(open_second(&env, section, common).await?),
             None => None,
         };
         if let Some(second) = &second {
             stack.store = Arc::new(Noting::new(&env, stack.store, second.queue.clone()));
+            background = Arc::new(Noting::new(&env, background, second.queue.clone()));
         }
         Ok(Self {
             env,
             stack: Arc::new(stack),
+            background,
+            requests: common.requests.clone(),
             second: second.map(Arc::new),
             roots,
         })
@@ -175,9 +185,11 @@ impl Outside {
 /// The second store; nothing waits for it, not even a start: one that is away is opened when it is back.
 async fn open_second(env: &Env, section: &SecondSection, common: &Common) -> Result<SecondStore, Failure> {
     let backend = open_store(env, &section.store, Credentials::Environment, IfAway::Later).await?;
+    let stack = stack(env, backend, common);
     Ok(SecondStore {
         section: section.clone(),
-        stack: stack(env, backend, common.upload_limit.clone()),
+        background: Arc::new(stack.retrying.background()),
+        stack,
         queue: Arc::default(),
         parity: std::sync::Mutex::default(),
     })
@@ -196,12 +208,14 @@ pub(crate) async fn bare_store(env: &Env, config: &Config) -> Result<Arc<dyn Sto
     open_store(env, &config.volume.store, credentials(env, config)?, IfAway::Fail).await
 }
 
-/// [`Stack::new`] with an upload limit that others have too.
-fn stack(env: &Env, backend: Arc<dyn Store>, limit: Arc<UploadLimit>) -> Stack {
+/// [`Stack::new`] with an upload limit and a request budget that others have too.
+fn stack(env: &Env, backend: Arc<dyn Store>, common: &Common) -> Stack {
     let metered = Metered::new(backend);
     let meter = metered.meter();
     let once: Arc<dyn Store> = Arc::new(metered);
-    let retrying = Retrying::new(env, once.clone(), RetryPolicy::default()).with_upload_limit(limit);
+    let retrying = Retrying::new(env, once.clone(), RetryPolicy::default())
+        .with_upload_limit(common.upload_limit.clone())
+        .with_budget(common.requests.clone());
     let retrying = Arc::new(retrying);
     Stack {
         store: retrying.clone(),

@@ -356,6 +356,14 @@ pub fn status(snapshot: &Snapshot) -> String {
     if let Some(text) = audit::line(&snapshot.audit) {
         row("Audits", text);
     }
+    let background = &snapshot.background;
+    if background.admitted > 0 {
+        let text = format!(
+            "{} requests to the stores under way, {} wait for clients and uploads or for each other; {} since the start, {} of them waited",
+            background.in_flight, background.waiting, background.admitted, background.delayed
+        );
+        row("Background", text);
+    }
     if !matches!(snapshot.manifest.state.as_str(), "" | "without") {
         row("Manifest", snapshot.manifest.line());
     }

@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex};
 pub struct SecondStore {
     pub section: SecondSection,
     pub stack: Stack,
+    /// For work in the background.
+    pub background: Arc<dyn Store>,
     pub queue: Arc<Queue>,
     /// The groups of the family that was opened last: readers and the mirror have one index of them.
     pub parity: Mutex<Option<Parity>>,
@@ -44,9 +46,9 @@ pub struct Second {
     env: Env,
     url: String,
     pub mirror: Mirror,
-    /// As readers have it, parity groups included.
+    /// As readers have it, parity groups included, for repairs.
     pub store: Arc<dyn Store>,
-    /// As it is.
+    /// As it is, for work in the background.
     plain: Arc<dyn Store>,
     meter: Meter,
     book: Option<ProviderPrices>,
@@ -174,7 +176,7 @@ impl Second {
     /// The mirror of a volume that is open; nothing is asked yet. `kept` if this edge keeps it, with parity groups or without.
     pub fn new(
         env: &Env,
-        first: Arc<dyn Store>,
+        (first, first_in_background): (Arc<dyn Store>, Arc<dyn Store>),
         second: &SecondStore,
         anchor: Anchor,
         volume: &Volume,
@@ -182,6 +184,8 @@ impl Second {
     ) -> Self {
         let groups = kept.flatten();
         let parity = second.parity(env, first.clone(), anchor.family());
+        let in_background = (first_in_background, second.background.clone());
+        let parity = parity.through(in_background.clone());
         let options = MirrorOptions {
             keep_deleted: second.section.keep_deleted.0,
             compare_every: second.section.compare_every.0,
@@ -190,15 +194,9 @@ impl Second {
             env: env.clone(),
             url: second.section.store.to_string(),
             store: parity.reader(),
-            plain: second.stack.store.clone(),
-            mirror: Mirror::new(
-                env,
-                (first, second.stack.store.clone()),
-                anchor,
-                second.queue.clone(),
-                options,
-            )
-            .with_parity(parity, groups.map(ParitySection::grouping)),
+            plain: second.background.clone(),
+            mirror: Mirror::new(env, in_background, anchor, second.queue.clone(), options)
+                .with_parity(parity, groups.map(ParitySection::grouping)),
             meter: second.stack.meter.clone(),
             book: ProviderPrices::named(usual_book(&second.section.store))
                 .ok()

@@ -28,7 +28,7 @@ use crate::{
     smb::SmbPart,
 };
 use firn_seal::Keys;
-use firn_store::{Meter, ProviderPrices, Route, Usage};
+use firn_store::{BackgroundStatistics, Meter, ProviderPrices, RequestBudget, Route, Usage};
 use firn_volume::{Member, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,6 +63,9 @@ pub struct Snapshot {
     pub cleaner: CleanerPart,
     #[serde(default)]
     pub audit: AuditPart,
+    /// Audits, repairs, the mirror and the cleaner inside at the stores: of the process, all volumes together.
+    #[serde(default)]
+    pub background: BackgroundStatistics,
     #[serde(default)]
     pub manifest: ManifestPart,
     /// The mirror of the store; absent without one.
@@ -290,6 +293,7 @@ pub struct Observed {
     pub roots: Roots,
     pub cleaner: Arc<InsideCleaner>,
     pub auditor: Arc<Auditor>,
+    requests: Arc<RequestBudget>,
     pub second: Option<Arc<Second>>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
@@ -351,6 +355,7 @@ impl Observed {
             roots: outside.roots.clone(),
             cleaner,
             auditor,
+            requests: outside.requests.clone(),
             second: fixed.second,
             keys: fixed.keys,
             reporting: fixed.reporting,
@@ -537,6 +542,7 @@ impl Observed {
             smb,
             cleaner: self.cleaner.part(),
             audit: self.auditor.part(),
+            background: self.requests.statistics(),
             manifest: ManifestPart::of(self.volume.manifest_status(), status.used_bytes),
             second: self.second.as_ref().map(|second| second.part()),
             merging: MergingPart {

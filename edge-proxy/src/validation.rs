@@ -164,6 +164,9 @@ fn limits(limits: &LimitsSection) -> Result<(), String> {
     if !(1..=32).contains(&limits.uploads) {
         return Err("limits.uploads must be between 1 and 32".into());
     }
+    if let Err(why) = limits.background.check() {
+        return Err(format!("limits.background: {why}"));
+    }
     if limits.journal.0 < 8 << 20 {
         return Err("limits.journal must be at least 8 MiB".into());
     }

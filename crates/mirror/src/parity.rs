@@ -115,6 +115,12 @@ struct Inner {
     first: Arc<dyn Store>,
     second: Arc<dyn Store>,
     family: FamilyId,
+    known: Arc<Shared>,
+}
+
+/// What is known of the groups, through whichever stores they are asked for.
+#[derive(Default)]
+struct Shared {
     state: Mutex<State>,
     /// One listing at a time.
     refreshing: tokio::sync::Mutex<()>,
@@ -135,8 +141,21 @@ impl Parity {
                 first,
                 second,
                 family,
-                state: Mutex::default(),
-                refreshing: tokio::sync::Mutex::default(),
+                known: Arc::default(),
+            }),
+        }
+    }
+
+    /// The same groups, and what is known of them, through other ways to the same two stores: for work in the background.
+    #[must_use]
+    pub fn through(&self, (first, second): (Arc<dyn Store>, Arc<dyn Store>)) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                env: self.inner.env.clone(),
+                first,
+                second,
+                family: self.inner.family,
+                known: self.inner.known.clone(),
             }),
         }
     }
@@ -170,6 +189,7 @@ impl Parity {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.inner
+            .known
             .state
             .lock()
             .expect("no panic under the parities' lock")

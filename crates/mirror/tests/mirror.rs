@@ -2,12 +2,17 @@
 
 mod world;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use firn_anchor::Anchor;
 use firn_env::mutants::planting;
 use firn_format::{FamilyId, ForwardingRecord};
+use firn_mirror::MirrorState;
 use firn_mirror::{Mirror, MirrorOptions, NoLocalCopies, check_not_an_alias};
-use firn_store::{FaultConfig, Faults, Faulty, MemoryStore, Metered, ObjectKey, Outage, PutMode, Store};
+use firn_store::{
+    FaultConfig, Faults, Faulty, ListPage, MemoryStore, Metered, ObjectInfo, ObjectKey, Outage, PutMode,
+    Store, StoreError,
+};
 use firn_table::MemoryTable;
 use std::{
     sync::{
@@ -82,6 +87,75 @@ fn a_second_store_that_is_away_has_members_wait_and_tells_for_how_long() {
         env.sleep(Duration::from_secs(300)).await;
         assert!(world.has(&key).await);
         assert_eq!(world.mirror.status().behind_since_ms, None);
+        task.abort();
+    });
+}
+
+/// A store that takes nothing while `is_read_only`: its policy changed, its quota is used up.
+struct Refusing {
+    store: Arc<dyn Store>,
+    is_read_only: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Store for Refusing {
+    async fn put(&self, key: &ObjectKey, parts: Vec<Bytes>, mode: PutMode) -> Result<(), StoreError> {
+        if self.is_read_only.load(Ordering::Relaxed) {
+            return Err(StoreError::Denied {
+                operation: "put",
+                key: key.clone(),
+                detail: "the quota is used up".into(),
+            });
+        }
+        self.store.put(key, parts, mode).await
+    }
+
+    async fn get(&self, key: &ObjectKey) -> Result<Bytes, StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn get_range(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        self.store.get_range(key, offset, length).await
+    }
+
+    async fn head(&self, key: &ObjectKey) -> Result<ObjectInfo, StoreError> {
+        self.store.head(key).await
+    }
+
+    async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        self.store.delete(key).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {
+        self.store.list(prefix, after).await
+    }
+}
+
+#[test]
+fn a_second_store_that_is_full_or_read_only_has_members_wait_until_it_takes_them() {
+    simulate(|env| async move {
+        let is_read_only = Arc::new(AtomicBool::new(false));
+        let switch = is_read_only.clone();
+        let world = World::with(&env, |store| Arc::new(Refusing { store, is_read_only })).await;
+        let running = world.mirror.clone();
+        let task = env.spawn(
+            "mirror",
+            async move { running.run(Arc::new(NoLocalCopies)).await },
+        );
+        env.sleep(Duration::from_secs(60)).await;
+        switch.store(true, Ordering::Relaxed);
+        let keys = [world.put(1).await, world.put(2).await];
+        env.sleep(HOUR).await;
+        let status = world.mirror.status();
+        assert_eq!((status.state, status.backlog_objects), (MirrorState::Refusing, 2));
+        assert!(status.last_error.is_some_and(|error| error.contains("quota")));
+        switch.store(false, Ordering::Relaxed);
+        env.sleep(Duration::from_secs(300)).await;
+        for key in &keys {
+            assert!(world.has(key).await);
+        }
+        let status = world.mirror.status();
+        assert_eq!((status.state, status.backlog_objects), (MirrorState::Copying, 0));
         task.abort();
     });
 }

@@ -4,14 +4,18 @@
 //! pause below a bound that doubles (full jitter), so that clients that failed together do not return together. Each try
 //! has a deadline that grows with the bytes it moves, and doubles after each try that ran into it, so that a line slower
 //! than expected still gets through. Requests under way are bounded, reads apart from writes: a burst of uploads does not
-//! hold up a read. Waiting for a permit or for the upload limit does not count against the deadline of a try.
+//! hold up a read. Waiting for a permit or for the upload limit does not count against the deadline of a try. What is done in the background has the
+//! permits of the [`RequestBudget`] instead, so that no client waits for them.
 //!
 //! **A create-only put whose reply was lost.** The first try may have made the object, then the second is told that it
 //! exists. Names are never used by two writers, so it is almost surely ours; to be sure it is read back, and the put has
 //! succeeded iff the content is the same, byte for byte. If it differs, that is "exists already"; if it cannot be read back
 //! yet, that try has failed. A put told so by its very first try is not compared.
 
-use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, UploadLimit, VersionPage};
+use crate::{
+    ListPage, ObjectInfo, ObjectKey, PutMode, RequestBudget, Store, StoreError, UploadLimit, VersionPage,
+    request_budget::{BackgroundPermit, BackgroundUpload, ForegroundPermit, ForegroundUpload},
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{Backoff, Env, Monotonic};
@@ -24,7 +28,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How often, how long and how much at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,9 +100,24 @@ pub struct Retrying {
     policy: RetryPolicy,
     backoff: Backoff,
     upload_limit: Option<Arc<UploadLimit>>,
-    reads: Semaphore,
-    writes: Semaphore,
-    counters: Counters,
+    budget: Option<Arc<RequestBudget>>,
+    is_background: bool,
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+    counters: Arc<Counters>,
+}
+
+/// What a try holds while it is under way.
+enum Permit<'a> {
+    Foreground {
+        _place: SemaphorePermit<'a>,
+        _counted: Option<ForegroundPermit>,
+        _upload: Option<ForegroundUpload>,
+    },
+    Background {
+        _place: BackgroundPermit,
+        _upload: Option<BackgroundUpload<'a>>,
+    },
 }
 
 /// One request as the loop sees it.
@@ -118,9 +137,11 @@ impl Retrying {
             env: env.clone(),
             inner,
             upload_limit: None,
-            reads: Semaphore::new(policy.reads_at_once.max(1) as usize),
-            writes: Semaphore::new(policy.writes_at_once.max(1) as usize),
-            counters: Counters::default(),
+            budget: None,
+            is_background: false,
+            reads: Arc::new(Semaphore::new(policy.reads_at_once.max(1) as usize)),
+            writes: Arc::new(Semaphore::new(policy.writes_at_once.max(1) as usize)),
+            counters: Arc::default(),
             backoff: Backoff::new(
                 Duration::from_millis(policy.pause_ms),
                 Duration::from_millis(policy.pause_max_ms),
@@ -134,6 +155,58 @@ impl Retrying {
     pub fn with_upload_limit(mut self, limit: Arc<UploadLimit>) -> Self {
         self.upload_limit = Some(limit);
         self
+    }
+
+    /// Counts its requests as those of clients and uploads, before which those of [`Retrying::background`] stand back.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Arc<RequestBudget>) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// The same store for work in the background. Without a budget it queues with the others.
+    #[must_use]
+    pub fn background(&self) -> Self {
+        let mut background = Self::new(&self.env, self.inner.clone(), self.policy.clone());
+        background.upload_limit.clone_from(&self.upload_limit);
+        background.budget.clone_from(&self.budget);
+        (background.reads, background.writes) = (self.reads.clone(), self.writes.clone());
+        background.counters = self.counters.clone();
+        background.is_background = !firn_env::planted!("store.background_as_foreground");
+        background
+    }
+
+    /// Waits until a try may be made: for the upload limit, then for a place.
+    async fn admitted<'a>(&'a self, request: &Request<'a>) -> Permit<'a> {
+        let limit = self.upload_limit.as_ref().filter(|_| request.is_upload);
+        if self.is_background
+            && let Some(budget) = &self.budget
+        {
+            let upload = match request.is_upload {
+                true => Some(
+                    budget
+                        .background_upload(limit.map(Arc::as_ref), request.bytes)
+                        .await,
+                ),
+                false => None,
+            };
+            return Permit::Background {
+                _place: budget.background(request.bytes).await,
+                _upload: upload,
+            };
+        }
+        let budget = self.budget.as_ref().filter(|_| request.is_upload);
+        let upload = budget.map(RequestBudget::foreground_upload);
+        if let Some(limit) = limit {
+            limit.admit(request.bytes).await;
+        }
+        let counted = self.budget.as_ref().map(RequestBudget::foreground);
+        let place = request.permits.acquire().await;
+        Permit::Foreground {
+            _place: place.expect("the semaphore is never closed"),
+            _counted: counted,
+            _upload: upload,
+        }
     }
 
     /// What it has done so far.
@@ -160,16 +233,7 @@ impl Retrying {
         let mut timeouts = 0;
         let mut tries = 0;
         loop {
-            if let Some(limit) = &self.upload_limit
-                && request.is_upload
-            {
-                limit.admit(request.bytes).await;
-            }
-            let permit = request
-                .permits
-                .acquire()
-                .await
-                .expect("the semaphore is never closed");
+            let permit = self.admitted(&request).await;
             let deadline = self.deadline(request.bytes, timeouts, give_up_at);
             let result = self.env.timeout(deadline, call(tries > 0)).await;
             drop(permit);

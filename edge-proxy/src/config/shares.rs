@@ -4,7 +4,7 @@
 //! ```text
 //! of the file × share / sum of the shares     memory_cache disk_cache journal dirty_memory uploads, cleaner.memory
 //! as it is, for each volume                   quota segment fetch checkpoint_*
-//! one for all, by whoever is first            upload_limit (crate::parts::Common)
+//! one for all, by whoever is first            upload_limit, background (crate::parts::Common)
 //! ```
 
 use super::{CleanerSection, LimitsSection};

@@ -7,6 +7,7 @@ use crate::{
     snapshot::{OperationPart, Snapshot, VolumeState},
 };
 use firn_metrics::Value;
+use firn_store::BackgroundStatistics;
 
 const NANOS: f64 = 1e9;
 
@@ -406,8 +407,33 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     super::second::expose(out, snapshot.second.as_ref());
 }
 
+/// Work in the background at the stores, which is bounded for all volumes together.
+fn background(out: &mut Families, background: &BackgroundStatistics) {
+    out.gauge(
+        "background_requests",
+        "Requests of audits, repairs, the mirror and the cleaner inside that are under way.",
+        background.in_flight,
+    );
+    out.gauge(
+        "background_requests_waiting",
+        "Those that wait for clients and uploads, or for each other.",
+        background.waiting,
+    );
+    out.counter(
+        "background_requests_total",
+        "Those of all since the start.",
+        background.admitted,
+    );
+    out.counter(
+        "background_requests_delayed_total",
+        "Those of them that had to wait.",
+        background.delayed,
+    );
+}
+
 /// NFS, which is one for all volumes.
 fn of_server(out: &mut Families, snapshot: &Snapshot) {
+    background(out, &snapshot.background);
     let nfs = &snapshot.nfs;
     super::protocols::of_server(out, snapshot);
     out.gauge("nfs_connections", "Connections of clients.", nfs.connections);

@@ -54,6 +54,19 @@ async fn what_was_altered_in_the_second_store_is_named_and_the_first_is_not_blam
         "{told}"
     );
 
+    // Challenges and the mirror's copies are background work at the stores.
+    let text = edge.succeed(&["status"]);
+    assert!(
+        text.contains("Background") && text.contains("requests to the stores under way"),
+        "{text}"
+    );
+    let exposed = http(port, "/metrics");
+    let admitted = exposed
+        .lines()
+        .find_map(|line| line.strip_prefix("firn_background_requests_total "))
+        .and_then(|value| value.parse::<f64>().ok());
+    assert!(admitted > Some(1000.0), "{exposed}");
+
     // As long as before, so that no comparison of listings shows it.
     let copy = copy_of(&cloud, &second, &ledger);
     damage(&copy);

@@ -44,7 +44,7 @@ impl Parity {
     /// # Errors
     /// The second store's.
     pub async fn refresh(&self) -> Result<(), StoreError> {
-        let _one = self.inner.refreshing.lock().await;
+        let _one = self.inner.known.refreshing.lock().await;
         let mut listed: BTreeMap<u64, BTreeMap<u64, Listed>> = BTreeMap::new();
         let mut listing = Listing::new(&self.inner.second, groups_prefix(&self.family()));
         while listing.peek().await?.is_some() {

@@ -1,6 +1,7 @@
 //! The engine as a whole, on simulated machines.
 
 mod against_model;
+mod beside_audits;
 mod cleaning;
 mod confirming;
 mod copied_machine;
