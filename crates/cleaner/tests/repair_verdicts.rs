@@ -199,7 +199,7 @@ fn nothing_is_called_unneeded_while_a_part_of_the_trees_cannot_be_read() {
     office.write(FILE + 1, 0..1);
     office.commit(false);
     let needed = office.segments_of_blocks().into_iter();
-    let older = needed.filter(|segment| *segment != office.newest()).last();
+    let older = needed.rev().find(|segment| *segment != office.newest());
     let older = older.expect("the file's inode lies there");
     office.lose(older);
     let done = office.repair([gone, older]);
