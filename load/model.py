@@ -5,6 +5,7 @@
 
 What is done (DRIVERS) is counted in the run, so a machine that does half as much in a minute is no miss; what each costs is measured once, at a first stage:
 
+    what does not depend on tenants ─▶ per second of all three (ONLY); so do lists of all tenants, per page
     the service alone               ─▶ per second
     tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per minute of an office
     tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per request to the API (DRIVER_OF)
@@ -33,7 +34,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "offices", "visits", "walks", "commits", "metered", "reports", "batches", "finds", "requests")
+DRIVERS = ("seconds", "offices", "visits", "walks", "tenant_pages", "stream_pages", "commits", "metered", "reports", "batches", "finds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -42,12 +43,13 @@ DRIVER_OF = (
     (r"table \w+ anchor/", "commits"),
     ("table reads billing/pending", "finds"),
     (r"table \w+ billing/", "batches"),
-    (r"table \w+ disks ", "seconds"),
     ("table ", "requests"),
 )
 # What is not by visits of what tenants cost that do nothing. An office looks for a newer key ring every five minutes (edge-proxy/src/rings/follow.rs).
 IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests|table \w+ tenant/", "offices"))
 OFFICE_S = 300
+# What has one driver, whoever works. Disk nodes know nothing of tenants. Each pass over the tenants lists them, and the forwarding records of their streams.
+ONLY = ((r"table \w+ disks ", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
 # Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
 TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
 SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
@@ -58,6 +60,8 @@ FULLEST = 2.07
 NAMES = {"streams": 2, "pending": 2, "tenants": 1}
 # A walk over a shard of heads takes a unit for each page, and a stream's head about so many bytes of it.
 PAGE_BYTES, STREAM_BYTES = 4096, 200
+# Of a row in the list of tenants, and of a forwarding record, of which a tenant has as many as streams.
+TENANT_BYTES, FORWARDING_BYTES = 240, 160
 # With fewer names in a shard the fullest is a matter of luck.
 NAMES_LEAST = 16
 
@@ -77,10 +81,14 @@ def with_sums(done):
     batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
     minutes = max(done["seconds"] / VISIT_S, 1e-9)
     tenants = done.get("offices", done["visits"]) / minutes
-    passes = done["visits"] / tenants if tenants else 0.0
+    passes = done["visits"] / tenants if tenants else minutes
     streams = NAMES["streams"] * tenants / SHARDS
     pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
-    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": passes * pages}
+    listed = lambda rows, row_bytes: passes * max(1.0, rows * row_bytes / PAGE_BYTES)
+    return done | {
+        "batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": passes * pages,
+        "tenant_pages": listed(tenants, TENANT_BYTES), "stream_pages": listed(NAMES["streams"] * tenants, FORWARDING_BYTES),
+    }
 
 
 def calibrated(alone, idle, working):
@@ -88,6 +96,10 @@ def calibrated(alone, idle, working):
     units = {}
     for name in sorted({name for counts, _ in (alone, idle, working) for name in counts if counted(name)}):
         driver, costs = driver_of(name), {}
+        if only := next((by for pattern, by in ONLY if re.match(pattern, name)), None):
+            runs = (alone, idle, working)
+            units[name] = {only: sum(counts.get(name, 0.0) for counts, _ in runs) / sum(done[only] for _, done in runs)}
+            continue
 
         def rest(run):
             counts, done = run
@@ -285,7 +297,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "offices": "minute of an office", "walks": "page of a walk over all streams", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "seconds": "second of the service", "offices": "minute of an office", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }

@@ -45,6 +45,9 @@ SCENARIOS = (
         module="store_away",
     ),
     Scenario(
+        "appliance", "the appliance's disk image in an emulated machine: from firmware to edge, joined by a stick, a kernel's client, a power cut", module="appliance",
+    ),
+    Scenario(
         "self-hosted", "Terraform in the customer's own account: applied, interrupted, an edge and a kernel's client, the cleaner's function, drift, destroyed; "
         "with the anchor as a function; the managed composition",
         commands=(("tests/terraform/run", "PROGRAMS/firn-edge", "PROGRAMS/bootstrap", "PROGRAMS/firn-anchor-lambda", "PROGRAMS/firn-api"),), section="terraform",
@@ -107,5 +110,6 @@ BREAKS = (
     Break("snapshot-of-another-time", "tuesday's snapshot is restored for monday's", "customer", "restore"),
     Break("bill-counts-twice", "a commit stands twice in the ledger's hour", "customer", "bill"),
     Break("edge-with-a-wrong-phrase", "the new machine is approved with a stranger's phrase", "lost-edge", "a new machine joins"),
+    Break("stick-without-a-secret", "the stick that is plugged in has no join secret", "appliance", "a stick is plugged in"),
     Break("the-line-holds", "the line to the store is never cut", "store-away", "the store is away"),
 )
