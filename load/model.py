@@ -7,7 +7,7 @@ What is done (DRIVERS) is counted in the run, so a machine that does half as muc
 
     what does not depend on tenants ─▶ per second of all three (ONLY); so do lists of all tenants, per page
     the service alone               ─▶ per second
-    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per minute of an office
+    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per look of an office for a newer key ring
     tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per request to the API (DRIVER_OF)
 
 What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
@@ -34,7 +34,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "offices", "visits", "walks", "tenant_pages", "stream_pages", "commits", "metered", "reports", "batches", "finds", "requests")
+DRIVERS = ("seconds", "visits", "walks", "tenant_pages", "stream_pages", "looks", "commits", "metered", "reports", "batches", "finds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -45,11 +45,12 @@ DRIVER_OF = (
     (r"table \w+ billing/", "batches"),
     ("table ", "requests"),
 )
-# What is not by visits of what tenants cost that do nothing. An office looks for a newer key ring every five minutes (edge-proxy/src/rings/follow.rs).
-IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests|table \w+ tenant/", "offices"))
-OFFICE_S = 300
+# What is not by visits of what tenants cost that do nothing. An office looks for a newer key ring every five minutes, if it committed since the last look:
+# that is its only list of the store (edge-proxy/src/rings/follow.rs), and each is followed by calls.
+IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests|table \w+ tenant/", "looks"))
+LOOK_S = 300
 # What has one driver, whoever works. Disk nodes know nothing of tenants. Each pass over the tenants lists them, and the forwarding records of their streams.
-ONLY = ((r"table \w+ disks ", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
+ONLY = ((r"store LIST$", "looks"), (r"table \w+ disks ", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
 # Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
 TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
 SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
@@ -134,6 +135,7 @@ def to_be_done(cadence, tenants, seconds):
     commits = tenants * seconds / commit_period_s(cadence["seconds_between_writes"])
     return {
         "seconds": seconds, "folds": seconds / FOLD_S, "offices": tenants * seconds / VISIT_S, "visits": tenants * seconds / VISIT_S, "commits": commits,
+        "looks": min(commits, tenants * seconds / LOOK_S),
         "metered": commits * cadence["metered_per_commit"], "reports": commits * cadence["reports_per_commit"],
     }
 
@@ -297,7 +299,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "offices": "minute of an office", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "seconds": "second of the service", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit", "looks": "look for a newer key ring",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }
