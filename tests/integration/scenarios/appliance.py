@@ -53,7 +53,7 @@ def play(story):
 
         wait_for("the appliance joins", approved, JOIN_S, PAUSE_S)
         wait_for("it serves", lambda: appliance.tries("test -e /var/lib/firn-appliance/joined && systemctl is-active firn-edge")[0] == 0, JOIN_S, PAUSE_S)
-        wait_for("the screen of an edge", lambda: appliance.shows("Firn appliance berlin") and appliance.shows("files"), 60, PAUSE_S)
+        wait_for("the screen of an edge", lambda: appliance.shows("Firn appliance berlin") and appliance.shows("files ("), 60, PAUSE_S)
         story.holds("its screen says how the edge is", not appliance.shows("does not serve"), appliance.tail())
     with story.step("an office works"):
         client = story.machine()
