@@ -1,0 +1,351 @@
+//! A member of a volume that is shared by inode: the lease table, the anchor and the file system brought together in the order that the protocol demands.
+//!
+//! | | |
+//! |---|---|
+//! | acquire | for each inode, ascending: look at the arena, take, wait, take from the absent or break the silent; *then* read the root, adopt it, pin |
+//! | publish | read the root, adopt, build on it, leaf check, commit; moved: again; in doubt: beat, then look |
+//! | tend | a sign of life each 10 s; mail: publish, then give what others wait for and nothing pins |
+//! | leave, come back | away with everything published; present, then the arenas, then the root |
+//!
+//! **One change of the member is under way at a time** (the anchor's rule), which the lock of [`Own`] makes so; a root is read under it as well, so that none
+//! is adopted whose read began before an own commit. What is asked for each change and read, [`LeaseTable`] and [`Validity`], needs only a short lock.
+//!
+//! **What is in doubt is fenced before anything else** ([`settle`](Member::settle)): a commit, a gift or a departure whose answer did not come is noted before it
+//! is sent, so that also who drops the call in between leaves the note.
+
+mod changes;
+mod publishing;
+
+use crate::{Content, LeaseTable, MemberError, validity::Validity};
+use changes::{Unsettled, Watched};
+use firn_anchor::{
+    Anchor, AnchorError, LEVEL_MAX, LeaseRange, LeaseRefusal, MemberNumber, Membership, RetainedRoot,
+    TupleVersion, VolumeTuple,
+};
+use firn_env::{Env, Monotonic, WallTime};
+use firn_format::{VolumeId, WriterId};
+use publishing::Doubt;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+/// Who waits breaks a holder whose record has stood still for so long: half as long again as leases are valid, since clocks differ.
+pub const BREAK_AFTER: Duration = Duration::from_secs(60);
+/// A quarter of [`VALID_FOR`](crate::VALID_FOR): three may be lost.
+const BEAT_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks of who waits for a lease.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// What one task at a time changes.
+struct Own {
+    membership: Membership,
+    /// The tuple that was adopted last.
+    adopted: (Arc<VolumeTuple>, TupleVersion),
+    /// A commit of which nobody knows whether it happened.
+    doubt: Option<Doubt>,
+    /// Another change of that kind.
+    unsettled: Option<Unsettled>,
+    /// Holders that were waited for.
+    watched: BTreeMap<MemberNumber, Watched>,
+    /// The mail that was answered last.
+    mail: u64,
+    /// When holders were woken.
+    bumped: BTreeMap<MemberNumber, Monotonic>,
+}
+
+impl Own {
+    fn is_away(&self) -> bool {
+        self.membership.tuple().record.is_away
+    }
+}
+
+/// See the module.
+pub struct Member {
+    anchor: Anchor,
+    env: Env,
+    volume: VolumeId,
+    number: MemberNumber,
+    incarnation: WriterId,
+    content: Arc<dyn Content>,
+    own: tokio::sync::Mutex<Own>,
+    table: Mutex<LeaseTable>,
+    validity: Mutex<Validity>,
+}
+
+/// Inodes that stay held and usable until this is dropped.
+pub struct Pins<'a> {
+    member: &'a Member,
+    inodes: Vec<u64>,
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        let mut table = self.member.table();
+        self.inodes.iter().for_each(|inode| table.unpin(*inode));
+    }
+}
+
+impl Pins<'_> {
+    /// Whether what is pinned may still be used: asked again for each change and each answer, since a lease lapses while a request is under way.
+    pub fn are_valid(&self) -> bool {
+        self.member.is_valid()
+    }
+}
+
+impl Member {
+    /// Starts a member: present, *then* the arenas, *then* the root, which `content` adopts. A root that was retained means that it was broken: the journal is
+    /// judged ([`judge`](crate::judge)) before anything of it is put into `content`, the verdict is made durable, and then the root is
+    /// [forgotten](Self::judged). [`Self::tend`] gives signs of life meanwhile.
+    ///
+    /// # Errors
+    /// [`MemberError`]; call again.
+    pub async fn start(
+        anchor: Anchor,
+        env: Env,
+        volume: VolumeId,
+        number: MemberNumber,
+        content: Arc<dyn Content>,
+    ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
+        let called_at = env.wall();
+        let membership = anchor.start_member(volume, number).await?;
+        let validity = Validity::new(membership.heard_at(), called_at);
+        let mut table = LeaseTable::new(number);
+        for seen in anchor.arenas(volume).await? {
+            table.see(&seen.arena);
+        }
+        let read = table.begin_root_read();
+        let (tuple, version) = anchor.load(volume).await?;
+        content.adopt(&tuple).await?;
+        table.adopted(read);
+        let retained = tuple.retained_for_member(number).cloned();
+        let mail = anchor.mail(volume, number).await?;
+        let incarnation = membership.incarnation();
+        let own = Own {
+            membership,
+            adopted: (Arc::new(tuple), version),
+            doubt: None,
+            unsettled: None,
+            watched: BTreeMap::new(),
+            // Whoever waits since before the start is answered by the first look.
+            mail: mail.wrapping_sub(1),
+            bumped: BTreeMap::new(),
+        };
+        let member = Self {
+            anchor,
+            env,
+            volume,
+            number,
+            incarnation,
+            content,
+            own: tokio::sync::Mutex::new(own),
+            table: Mutex::new(table),
+            validity: Mutex::new(validity),
+        };
+        Ok((member, retained))
+    }
+
+    /// The journal of a broken member was judged, the verdict is durable, and what was to be salvaged is.
+    ///
+    /// # Errors
+    /// [`MemberError`]; call again.
+    pub async fn judged(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        let called_at = self.env.wall();
+        let forgotten = self.anchor.forget_retained_for(&mut own.membership).await;
+        self.heard(&own, called_at);
+        forgotten.map_err(|error| self.told(error))
+    }
+
+    /// Which member.
+    pub fn number(&self) -> MemberNumber {
+        self.number
+    }
+
+    /// The writer under which it puts segments.
+    pub fn incarnation(&self) -> WriterId {
+        self.incarnation
+    }
+
+    /// Whether the member holds an inode, by what it saw last.
+    pub fn holds(&self, inode: u64) -> Option<bool> {
+        self.table().holds(inode)
+    }
+
+    /// Whether leases may be used now.
+    pub fn is_valid(&self) -> bool {
+        self.validity().holds(&self.env)
+    }
+
+    fn table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.table
+            .lock()
+            .expect("no panic under the lock of the lease table")
+    }
+
+    fn validity(&self) -> MutexGuard<'_, Validity> {
+        self.validity.lock().expect("no panic under this lock")
+    }
+
+    /// A call that began at `called_at` has an answer.
+    fn heard(&self, own: &Own, called_at: WallTime) {
+        self.validity().renew(own.membership.heard_at(), called_at);
+    }
+
+    /// What the anchor refused. A member that was broken holds nothing, and does nothing any more.
+    fn told(&self, error: AnchorError) -> MemberError {
+        if matches!(error, AnchorError::MemberBroken { .. }) {
+            self.validity().end();
+            self.table().forget();
+        }
+        error.into()
+    }
+
+    /// What another was faster with is looked at again.
+    fn lost_race<T>(&self, result: Result<T, AnchorError>) -> Result<Option<T>, MemberError> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(AnchorError::Lease {
+                why:
+                    LeaseRefusal::HeldByOther
+                    | LeaseRefusal::IsHeld
+                    | LeaseRefusal::IsNobodys
+                    | LeaseRefusal::HolderPresent
+                    | LeaseRefusal::HolderAbsent
+                    | LeaseRefusal::NotHeld
+                    | LeaseRefusal::NobodyWaits
+                    | LeaseRefusal::PartsWanted
+                    | LeaseRefusal::QueueFull,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(self.told(error)),
+        }
+    }
+
+    /// Has the inodes held, usable and pinned, in ascending order of their numbers; waits as long as that takes. What is dropped meanwhile pins nothing, and may
+    /// have joined a queue: then the lease comes, and is given to the next who waits.
+    ///
+    /// # Errors
+    /// [`MemberError::Lapsed`], or what the anchor says; nothing is pinned then.
+    pub async fn acquire(&self, inodes: &[u64]) -> Result<Pins<'_>, MemberError> {
+        let mut ascending = inodes.to_vec();
+        ascending.sort_unstable();
+        ascending.dedup();
+        let mut pins = Pins {
+            member: self,
+            inodes: Vec::new(),
+        };
+        for inode in ascending {
+            loop {
+                if !self.is_valid() {
+                    return Err(MemberError::Lapsed);
+                }
+                if self.table().pin(inode) || self.obtain(inode).await? {
+                    pins.inodes.push(inode);
+                    break;
+                }
+                self.env.sleep(LOOK_AGAIN).await;
+            }
+        }
+        match self.is_valid() {
+            true => Ok(pins),
+            false => Err(MemberError::Lapsed),
+        }
+    }
+
+    /// Commits what is unpublished, on whatever others committed meanwhile.
+    ///
+    /// # Errors
+    /// [`MemberError::LeafChanged`], or what the anchor says: a [broken](AnchorError::MemberBroken) member starts anew. After a transient error
+    /// it may be committed: call again.
+    pub async fn publish(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        self.publish_own(&mut own).await
+    }
+
+    /// What has to be done now and then, each second or so: a sign of life, and what others wait for is given.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn tend(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        if own.is_away() {
+            return Ok(());
+        }
+        if self.env.now().since(own.membership.heard_at()) >= BEAT_EVERY {
+            self.beat(own).await?;
+        }
+        self.settle(own).await?;
+        self.answer_mail(own).await
+    }
+
+    /// Gives an inode of another's home back, which nobody waits for and which is not needed: an arena then has an exception less. `false`: it is pinned, or
+    /// there is nothing to give.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn give_home(&self, inode: u64) -> Result<bool, MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        if own.is_away() || self.holds(inode) != Some(true) {
+            return Ok(false);
+        }
+        self.give(own, inode >> firn_anchor::ARENA_BITS, single(inode))
+            .await
+    }
+
+    /// Goes away, with everything published: others take what they want. `false`: changes are under way.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn leave(&self) -> Result<bool, MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.publish_own(own).await?;
+        {
+            let mut table = self.table();
+            let everything = LeaseRange::around(0, LEVEL_MAX).expect("the highest level");
+            let arenas = table.arenas();
+            let is_published = arenas
+                .iter()
+                .all(|arena| self.content.is_published(*arena, everything));
+            if table.has_pins() || !is_published {
+                return Ok(false);
+            }
+            table.forget();
+        }
+        own.unsettled = Some(Unsettled::Departure);
+        self.anchor
+            .leave(&mut own.membership)
+            .await
+            .map_err(|error| self.told(error))?;
+        own.unsettled = None;
+        Ok(true)
+    }
+
+    /// Comes back: present, *then* the arenas, *then* the root.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn come_back(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        let called_at = self.env.wall();
+        let back = self.anchor.come_back(&mut own.membership).await;
+        self.heard(own, called_at);
+        back.map_err(|error| self.told(error))?;
+        for seen in self.anchor.arenas(self.volume).await? {
+            self.table().see(&seen.arena);
+        }
+        self.refresh(own).await
+    }
+}
+
+/// The lease of one inode.
+fn single(inode: u64) -> LeaseRange {
+    LeaseRange::around(inode, 0).expect("the lowest level")
+}

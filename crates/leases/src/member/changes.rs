@@ -1,0 +1,201 @@
+//! Changes of leases by a member: what is taken, waited for and given, each when the arena says so, and the fence behind a change in doubt.
+
+use super::{Member, Own, single};
+use crate::MemberError;
+use firn_anchor::{ARENA_BITS, AnchorError, ArenaChange, LeaseRange, MemberEntry, MemberNumber};
+use firn_env::Monotonic;
+use std::time::Duration;
+
+/// Between two bumps of a holder that does not give.
+const BUMP_AGAIN: Duration = Duration::from_secs(10);
+
+/// A change whose answer did not come, or is awaited: it must not happen later, when the member uses again what it gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unsettled {
+    /// A gift of something in this arena.
+    Gift(u64),
+    /// The member's departure.
+    Departure,
+}
+
+/// A holder that is waited for, as it was seen first: its signs of life, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    beats: u64,
+    since: Monotonic,
+}
+
+impl Member {
+    /// Fences what is in doubt: a beat, after which it happens no more, then a look.
+    pub(super) async fn settle(&self, own: &mut Own) -> Result<(), MemberError> {
+        self.settle_commit(own).await?;
+        let Some(unsettled) = own.unsettled else {
+            return Ok(());
+        };
+        if !firn_env::planted!("leases.gift_in_doubt_without_beat") {
+            self.beat(own).await?;
+        }
+        if let Unsettled::Gift(arena) = unsettled {
+            let seen = self.anchor.arena(self.volume, arena << ARENA_BITS).await?;
+            self.table().see(&seen.arena);
+        }
+        own.unsettled = None;
+        Ok(())
+    }
+
+    /// One try to hold an inode, to make it usable and to pin it; `false`: another holds it, and knows that it is wanted.
+    pub(super) async fn obtain(&self, inode: u64) -> Result<bool, MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        if own.is_away() {
+            return Err(MemberError::Away);
+        }
+        if self.take(own, inode).await? {
+            self.refresh(own).await?;
+        }
+        // Before anybody else has the lock under which things are given: what was waited for is used at least once.
+        let is_pinned = self.table().pin(inode);
+        Ok(is_pinned)
+    }
+
+    /// `true`: the arena says that the member holds the inode.
+    async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
+        let seen = self.anchor.arena(self.volume, inode).await?;
+        self.table().see(&seen.arena);
+        let at = (inode, 0);
+        let taken = match seen.arena.holder(single(inode)) {
+            Ok(Some(holder)) if holder == self.number => return Ok(true),
+            Ok(None) => {
+                self.anchor
+                    .change_lease(&mut own.membership, at, ArenaChange::Take)
+                    .await
+            }
+            Ok(Some(holder)) => {
+                let (tuple, version) = self.anchor.member(self.volume, holder).await?;
+                let entry = MemberEntry {
+                    member: holder,
+                    tuple,
+                    version,
+                };
+                if entry.tuple.record.is_absent() {
+                    self.anchor
+                        .take_from_absent(&mut own.membership, at, holder)
+                        .await
+                } else if self.is_silent(own, &entry) {
+                    self.anchor.break_member(&mut own.membership, at, &entry).await
+                } else {
+                    let waits = seen.arena.queue(single(inode)).contains(&self.number);
+                    self.wait_for(own, inode, holder, waits).await?;
+                    return Ok(false);
+                }
+            }
+            Err(_) => return Ok(false),
+        };
+        let taken = self.lost_race(taken)?;
+        if let Some(arena) = &taken {
+            self.table().see(arena);
+        }
+        Ok(taken.is_some())
+    }
+
+    /// Joins the queue, and wakes the holder: again as long as it is waited for, since a bump may have been lost.
+    async fn wait_for(
+        &self,
+        own: &mut Own,
+        inode: u64,
+        holder: MemberNumber,
+        waits: bool,
+    ) -> Result<(), MemberError> {
+        if !waits {
+            let wanted = self
+                .anchor
+                .change_lease(&mut own.membership, (inode, 0), ArenaChange::Want)
+                .await;
+            self.lost_race(wanted)?;
+            own.bumped.remove(&holder);
+        }
+        let now = self.env.now();
+        let is_fresh = |bumped: &Monotonic| now.since(*bumped) < BUMP_AGAIN;
+        if own.bumped.get(&holder).is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let bumped = self.anchor.bump_mail(&mut own.membership, holder).await;
+        bumped.map_err(|error| self.told(error))?;
+        own.bumped.insert(holder, now);
+        Ok(())
+    }
+
+    /// Whether a holder's record has stood still for long, by this member's clock, over all looks since it was first waited for.
+    fn is_silent(&self, own: &mut Own, holder: &MemberEntry) -> bool {
+        let now = self.env.now();
+        let beats = holder.tuple.record.beats;
+        match own.watched.get(&holder.member) {
+            Some(watched) if watched.beats == beats => now.since(watched.since) >= super::BREAK_AFTER,
+            _ => {
+                own.watched.insert(holder.member, Watched { beats, since: now });
+                false
+            }
+        }
+    }
+
+    /// Gives what others wait for, if somebody said that they do.
+    pub(super) async fn answer_mail(&self, own: &mut Own) -> Result<(), MemberError> {
+        let mail = self.anchor.mail(self.volume, self.number).await?;
+        if mail == own.mail {
+            return Ok(());
+        }
+        let mut is_all_given = true;
+        for seen in self.anchor.arenas(self.volume).await? {
+            let wanted = {
+                let mut table = self.table();
+                table.see(&seen.arena);
+                table.wanted(&seen.arena)
+            };
+            for range in wanted {
+                is_all_given &= self.give(own, seen.arena.number(), range).await?;
+            }
+        }
+        if is_all_given {
+            own.mail = mail;
+        }
+        Ok(())
+    }
+
+    /// Gives a range, once everything of it is published and nothing pins it.
+    pub(super) async fn give(
+        &self,
+        own: &mut Own,
+        arena: u64,
+        range: LeaseRange,
+    ) -> Result<bool, MemberError> {
+        let is_careless = firn_env::planted!("leases.given_unpublished");
+        if self.table().is_pinned(arena, range) {
+            return Ok(false);
+        }
+        if !is_careless {
+            self.publish_own(own).await?;
+        }
+        {
+            // In one step: from here on no change pins it, and none was made since it was published.
+            let mut table = self.table();
+            let is_free = !table.is_pinned(arena, range) && self.content.is_published(arena, range);
+            if !is_free && !is_careless {
+                return Ok(false);
+            }
+            table.give_up(arena, range);
+        }
+        own.unsettled = Some(Unsettled::Gift(arena));
+        let at = ((arena << ARENA_BITS) + u64::from(range.first()), range.level());
+        let given: Result<_, AnchorError> = self
+            .anchor
+            .change_lease(&mut own.membership, at, ArenaChange::Give)
+            .await;
+        // Whatever else was answered: the next call fences and looks.
+        if let Some(arena) = self.lost_race(given)? {
+            self.table().see(&arena);
+            own.unsettled = None;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,130 @@
+//! Publishing of a member's changes: read the root, adopt it, build on it, commit; and what becomes of a commit whose answer does not come.
+
+use super::{BEAT_EVERY, Member, Own};
+use crate::{Build, Built, MemberError};
+use firn_anchor::MemberCommitEnd;
+use firn_format::Version;
+use std::{pin::pin, sync::Arc, time::Duration};
+
+/// Roots that others put before an own one; each try costs a build.
+const TRIES: usize = 64;
+/// Between two signs of life that fail while the file system works.
+const BEAT_AGAIN: Duration = Duration::from_secs(1);
+
+/// A commit that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    built: Built,
+    commit_id: [u8; 16],
+}
+
+impl Member {
+    /// Reads the root and adopts it: what was granted before is usable.
+    pub(super) async fn refresh(&self, own: &mut Own) -> Result<(), MemberError> {
+        let read = self.table().begin_root_read();
+        let (tuple, version) = self.anchor.load(self.volume).await?;
+        let tuple = Arc::new(tuple);
+        if !firn_env::planted!("leases.rebase_without_adoption") {
+            self.alive(own, self.content.adopt(&tuple)).await?;
+        }
+        own.adopted = (tuple, version);
+        self.table().adopted(read);
+        Ok(())
+    }
+
+    pub(super) async fn publish_own(&self, own: &mut Own) -> Result<(), MemberError> {
+        for _ in 0..TRIES {
+            self.settle(own).await?;
+            self.refresh(own).await?;
+            let (tuple, seen) = own.adopted.clone();
+            let built = match self.alive(own, self.content.build(&tuple)).await? {
+                Build::Nothing => return Ok(()),
+                Build::LeafChanged { inode } => {
+                    // A member that was broken and does not know it yet finds this too: then that is the reason, and what comes next.
+                    self.beat(own).await?;
+                    return Err(MemberError::LeafChanged { inode });
+                }
+                Build::Root(built) => built,
+            };
+            let commit_id = self.env.random_bytes();
+            let before = tuple.root.as_ref().map_or(0, |root| root.version.0);
+            let root = own.membership.next_root(
+                &tuple,
+                (built.uid, built.location),
+                Version(before + 1),
+                commit_id,
+                self.env.wall().as_millis(),
+            );
+            let doubt = Doubt { built, commit_id };
+            own.doubt = Some(doubt).filter(|_| !firn_env::planted!("leases.doubt_is_failure"));
+            let called_at = self.env.wall();
+            let end = self
+                .anchor
+                .commit_member(&mut own.membership, seen, &root, built.sequence)
+                .await;
+            self.heard(own, called_at);
+            match end {
+                Ok(MemberCommitEnd::Committed) => {
+                    own.doubt = None;
+                    self.content.committed(&built).await;
+                    return Ok(());
+                }
+                Ok(MemberCommitEnd::RootMoved) => own.doubt = None,
+                Err(error) if error.is_transient() => {}
+                Err(error) => return Err(self.told(error)),
+            }
+        }
+        Err(MemberError::Content("others committed first at every try".into()))
+    }
+
+    /// What became of a commit in doubt: after a beat, so that it will not happen later.
+    pub(super) async fn settle_commit(&self, own: &mut Own) -> Result<(), MemberError> {
+        let Some(Doubt { built, commit_id }) = own.doubt else {
+            return Ok(());
+        };
+        let called_at = self.env.wall();
+        let settled = self
+            .anchor
+            .settle_member_commit(&mut own.membership, commit_id)
+            .await;
+        self.heard(own, called_at);
+        let happened = settled.map_err(|error| self.told(error))?;
+        own.doubt = None;
+        if happened {
+            self.content.committed(&built).await;
+        }
+        Ok(())
+    }
+
+    /// A sign of life.
+    pub(super) async fn beat(&self, own: &mut Own) -> Result<(), MemberError> {
+        let called_at = self.env.wall();
+        let beaten = self.anchor.beat_member(&mut own.membership).await;
+        self.heard(own, called_at);
+        beaten.map_err(|error| self.told(error))
+    }
+
+    /// Waits for work of the file system, which may be long (an upload over a slow uplink), and gives signs of life meanwhile: otherwise others would
+    /// break a member that is only slow. While a beat is under way the work stands still.
+    async fn alive<T>(
+        &self,
+        own: &mut Own,
+        work: impl Future<Output = Result<T, MemberError>>,
+    ) -> Result<T, MemberError> {
+        let mut work = pin!(work);
+        loop {
+            let age = self.env.now().since(own.membership.heard_at());
+            let due = BEAT_EVERY.saturating_sub(age).max(BEAT_AGAIN);
+            if let Ok(done) = self.env.timeout(due, work.as_mut()).await {
+                return done;
+            }
+            if firn_env::planted!("leases.silent_while_building") {
+                return work.await;
+            }
+            match self.beat(own).await {
+                Err(MemberError::Anchor(error)) if error.is_transient() => {}
+                beaten => beaten?,
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The lease table of a member: what the arenas say it holds, what of that it may use, and what its clients' changes have pinned.
+//!
+//! ```text
+//!            seen in the arena            adopted: a root whose read began since
+//!  not held ──────────────────▶ granted ───────────────────────────────────────▶ usable ◀──▶ pinned by changes under way
+//!      ▲                           │                                                │
+//!      └────────── given ──────────┴────────────────────── given (nobody pins it) ──┘
+//! ```
+//!
+//! **A read of the root counts for what was granted when it began**, and not for a lease that was given since and came back: whatever becomes the
+//! member's has a number, and an adopted root the number that was the newest when its read began.
+//!
+//! What the member holds stays so until it gives it, as long as it is present: others take from the absent and break the silent only. So an
+//! arena that was seen once says for all its inodes what is held, and a new inode of the own home asks nobody.
+//!
+//! Memory only: a start asks the arenas.
+
+use firn_anchor::{ARENA_BITS, Arena, LeaseRange, MemberNumber};
+use std::collections::BTreeMap;
+
+/// A read of the root that is under way: for which grants it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootRead(u64);
+
+/// An arena as it was seen last.
+#[derive(Clone, Debug)]
+struct Seen {
+    arena: Arena,
+    /// The number of what was the member's at the first look.
+    first: u64,
+    /// Of ranges that became the member's later, or were nearly given.
+    later: Vec<(LeaseRange, u64)>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct LeaseTable {
+    member: MemberNumber,
+    arenas: BTreeMap<u64, Seen>,
+    /// The newest grant.
+    granted: u64,
+    /// Grants up to this one are usable.
+    adopted: u64,
+    /// By inode, how many changes under way need it.
+    pins: BTreeMap<u64, usize>,
+}
+
+impl LeaseTable {
+    /// Of a member that has asked nothing yet.
+    pub fn new(member: MemberNumber) -> Self {
+        Self {
+            member,
+            arenas: BTreeMap::new(),
+            granted: 0,
+            adopted: 0,
+            pins: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in an arena as it is now: what became the member's is granted, what is another's is not held.
+    pub fn see(&mut self, arena: &Arena) {
+        let (member, adopted) = (self.member, self.adopted);
+        let next = self.granted + 1;
+        self.granted = next;
+        let Some(seen) = self.arenas.get_mut(&arena.number()) else {
+            let seen = Seen {
+                arena: arena.clone(),
+                first: next,
+                later: Vec::new(),
+            };
+            self.arenas.insert(arena.number(), seen);
+            return;
+        };
+        seen.later.retain(|(_, number)| *number > adopted);
+        let leases = arena.leases().iter().chain(seen.arena.leases());
+        let became = leases.map(|lease| lease.range).filter(|range| {
+            // Of a range that is held in parts some may have become the member's. To count too much as new costs a read of the root.
+            let is_others = arena.holder(*range).is_ok_and(|holder| holder != Some(member));
+            !is_others && seen.arena.holder(*range) != Ok(Some(member))
+        });
+        let became: Vec<_> = became.map(|range| (range, next)).collect();
+        seen.later.extend(became);
+        seen.arena = arena.clone();
+    }
+
+    /// Whether the member holds an inode, by the arena as it was seen last; `None`: it was never looked at.
+    pub fn holds(&self, inode: u64) -> Option<bool> {
+        let seen = self.arenas.get(&(inode >> ARENA_BITS))?;
+        Some(seen.arena.holder(single(inode)) == Ok(Some(self.member)))
+    }
+
+    /// Whether an inode may be used: it is held, and a root was adopted whose read began since.
+    pub fn is_usable(&self, inode: u64) -> bool {
+        let Some(seen) = self.arenas.get(&(inode >> ARENA_BITS)) else {
+            return false;
+        };
+        let covering = seen.later.iter().filter(|(range, _)| range.covers(single(inode)));
+        let number = covering.map(|(_, number)| *number).max().unwrap_or(seen.first);
+        let is_adopted = number <= self.adopted || firn_env::planted!("leases.used_before_adoption");
+        self.holds(inode) == Some(true) && is_adopted
+    }
+
+    /// A read of the root begins now.
+    pub fn begin_root_read(&self) -> RootRead {
+        RootRead(self.granted)
+    }
+
+    /// What it read was adopted.
+    pub fn adopted(&mut self, read: RootRead) {
+        self.adopted = self.adopted.max(read.0);
+    }
+
+    /// Keeps an inode that may be used; `false`: it may not.
+    pub fn pin(&mut self, inode: u64) -> bool {
+        let is_usable = self.is_usable(inode);
+        if is_usable {
+            *self.pins.entry(inode).or_default() += 1;
+        }
+        is_usable
+    }
+
+    /// Keeps it no more.
+    pub fn unpin(&mut self, inode: u64) {
+        if let Some(pins) = self.pins.get_mut(&inode) {
+            *pins -= 1;
+            if *pins == 0 {
+                self.pins.remove(&inode);
+            }
+        }
+    }
+
+    /// Whether changes under way keep a part of a range.
+    pub fn is_pinned(&self, arena: u64, range: LeaseRange) -> bool {
+        let mut pinned = self.pins.keys().filter(|inode| **inode >> ARENA_BITS == arena);
+        pinned.any(|inode| range.covers(single(*inode)))
+    }
+
+    /// Whether anything is kept.
+    pub fn has_pins(&self) -> bool {
+        !self.pins.is_empty()
+    }
+
+    /// Ranges that the member holds and others wait for.
+    pub fn wanted(&self, arena: &Arena) -> Vec<LeaseRange> {
+        let waited_for = arena.leases().iter().filter(|lease| !lease.queue.is_empty());
+        let ours = waited_for.filter(|lease| arena.holder(lease.range) == Ok(Some(self.member)));
+        ours.map(|lease| lease.range).collect()
+    }
+
+    /// A range is used no more, since it is about to be given; if it is not, it is usable by the next read of the root.
+    pub fn give_up(&mut self, arena: u64, range: LeaseRange) {
+        self.granted += 1;
+        let number = self.granted;
+        if let Some(seen) = self.arenas.get_mut(&arena) {
+            seen.later.push((range, number));
+        }
+    }
+
+    /// Which arenas were looked at.
+    pub fn arenas(&self) -> Vec<u64> {
+        self.arenas.keys().copied().collect()
+    }
+
+    /// Nothing is held any more: the member left, or was broken.
+    pub fn forget(&mut self) {
+        self.arenas.clear();
+    }
+}
+
+fn single(inode: u64) -> LeaseRange {
+    LeaseRange::around(inode, 0).expect("the lowest level")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firn_anchor::{ArenaChange, SHAPE_LEASE};
+
+    const ME: MemberNumber = MemberNumber(2);
+    const OTHER: MemberNumber = MemberNumber(3);
+
+    fn held() -> (LeaseTable, Arena) {
+        let arena = Arena::around(SHAPE_LEASE)
+            .changed(ArenaChange::Take, single(SHAPE_LEASE), ME)
+            .expect("it is nobody's");
+        let mut table = LeaseTable::new(ME);
+        table.see(&arena);
+        (table, arena)
+    }
+
+    fn adopt(table: &mut LeaseTable) {
+        let read = table.begin_root_read();
+        table.adopted(read);
+    }
+
+    #[test]
+    fn a_lease_is_used_once_a_root_is_adopted_whose_read_began_after_it_was_seen() {
+        let (_, arena) = held();
+        let mut table = LeaseTable::new(ME);
+        table.see(&Arena::around(SHAPE_LEASE));
+        let early = table.begin_root_read();
+        table.see(&arena);
+        assert_eq!(table.holds(SHAPE_LEASE), Some(true));
+        table.adopted(early);
+        assert!(!table.pin(SHAPE_LEASE), "the read began before");
+        adopt(&mut table);
+        assert!(table.pin(SHAPE_LEASE));
+        table.see(&arena);
+        assert!(table.is_usable(SHAPE_LEASE), "a look is no new grant");
+    }
+
+    #[test]
+    fn a_read_that_began_under_an_earlier_lease_does_not_count_for_the_one_that_came_back() {
+        let (mut table, arena) = held();
+        adopt(&mut table);
+        let read = table.begin_root_read();
+        table.give_up(arena.number(), single(SHAPE_LEASE));
+        assert!(!table.is_usable(SHAPE_LEASE));
+        table.adopted(read);
+        assert!(!table.is_usable(SHAPE_LEASE));
+        table.see(&Arena::around(SHAPE_LEASE));
+        let read = table.begin_root_read();
+        table.see(&arena);
+        table.adopted(read);
+        assert!(!table.is_usable(SHAPE_LEASE), "it was away between");
+        adopt(&mut table);
+        assert!(table.is_usable(SHAPE_LEASE));
+    }
+
+    #[test]
+    fn what_is_made_in_the_own_home_asks_nobody() {
+        let home = u64::from(ME.0) << 32;
+        let mut table = LeaseTable::new(ME);
+        assert_eq!(table.holds(home), None);
+        table.see(&Arena::around(home));
+        adopt(&mut table);
+        assert!((0..1000).all(|number| table.pin(home + number)));
+        assert!(!table.is_usable(home + (1 << ARENA_BITS)), "another arena");
+    }
+
+    #[test]
+    fn what_others_wait_for_is_told_and_what_is_pinned_is_kept() {
+        let (mut table, arena) = held();
+        adopt(&mut table);
+        assert_eq!(table.wanted(&arena), []);
+        let wanted = arena
+            .changed(ArenaChange::Want, single(SHAPE_LEASE), OTHER)
+            .expect("a place");
+        assert_eq!(table.wanted(&wanted), [single(SHAPE_LEASE)]);
+        assert!(table.pin(SHAPE_LEASE) && table.pin(SHAPE_LEASE));
+        table.unpin(SHAPE_LEASE);
+        let wide = LeaseRange::around(SHAPE_LEASE, 2).expect("a level");
+        assert!(table.is_pinned(0, single(SHAPE_LEASE)) && table.is_pinned(0, wide));
+        table.unpin(SHAPE_LEASE);
+        assert!(!table.is_pinned(0, wide) && !table.has_pins());
+        let given = wanted
+            .changed(ArenaChange::Give, single(SHAPE_LEASE), ME)
+            .expect("it is ours");
+        table.see(&given);
+        assert!(!table.pin(SHAPE_LEASE));
+        table.forget();
+        assert_eq!(table.holds(SHAPE_LEASE), None);
+    }
+}
