@@ -9,12 +9,20 @@ use crate::{
     failure::Failure,
     joined::{Joined, file},
 };
-use firn_anchor::{Anchor, AnchorBackend};
+use async_trait::async_trait;
+use firn_anchor::{Anchor, AnchorAnswer, AnchorBackend, AnchorCall};
 use firn_anchor_service::{AnchorUrl, Clients, FunctionAnchor, HttpsAnchor, PemClients};
 use firn_env::Env;
 use firn_format::FamilyId;
-use firn_table::{Metered, Table, TablePrices, TableUrl, TableUsage};
-use std::{fmt, str::FromStr, sync::Arc};
+use firn_table::{Metered, Table, TableError, TablePrices, TableUrl, TableUsage};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
 
 /// What `volume.anchor` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,11 +63,41 @@ impl fmt::Display for AnchorAt {
     }
 }
 
+/// How many writers this process drew at a service: sessions of the store that were given before a draw may not open the new writer's log.
+#[derive(Clone, Debug, Default)]
+pub struct Draws(Arc<AtomicU64>);
+
+impl Draws {
+    /// So far.
+    pub fn count(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// A service, of which draws are counted.
+struct Counting {
+    service: Arc<HttpsAnchor<Certificates>>,
+    draws: Draws,
+}
+
+#[async_trait]
+impl AnchorBackend for Counting {
+    async fn call(&self, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
+        let is_draw = matches!(call, AnchorCall::DrawWriter { .. });
+        let answer = self.service.call(call).await;
+        // Also one whose answer was lost: it may have happened.
+        if is_draw {
+            self.draws.0.fetch_add(1, SeqCst);
+        }
+        answer
+    }
+}
+
 /// What this edge's roots are reached by, with its meter.
 #[derive(Clone)]
 pub enum Roots {
     Table(Arc<Metered>),
-    Service(Arc<HttpsAnchor<Certificates>>),
+    Service(Arc<HttpsAnchor<Certificates>>, Draws),
     Function(Arc<FunctionAnchor>),
 }
 
@@ -73,7 +111,10 @@ impl Roots {
             joined.volume
         ));
         let clients = Certificates::Joined(Box::new(config.clone()), Box::new(joined));
-        Ok(Self::Service(Arc::new(HttpsAnchor::new(url, clients))))
+        Ok(Self::Service(
+            Arc::new(HttpsAnchor::new(url, clients)),
+            Draws::default(),
+        ))
     }
 
     /// A `firn-anchor`, or a function. Makes no request.
@@ -93,7 +134,7 @@ impl Roots {
             .map_err(|why| Failure::usage(format!("the certificate for {host}: {why}")))?;
         let url = format!("https://{host}/v1/anchor/{volume}");
         let service = HttpsAnchor::new(url, Certificates::Own(clients));
-        Ok(Self::Service(Arc::new(service)))
+        Ok(Self::Service(Arc::new(service), Draws::default()))
     }
 
     /// A table of the installation's own.
@@ -105,9 +146,12 @@ impl Roots {
     pub fn anchor(&self, env: &Env, family: FamilyId) -> Anchor {
         match self {
             Self::Table(table) => Anchor::new(table.clone(), env.clone(), family),
-            Self::Service(service) => {
-                let backend: Arc<dyn AnchorBackend> = service.clone();
-                Anchor::over(backend, env.clone(), family)
+            Self::Service(service, draws) => {
+                let counting = Counting {
+                    service: service.clone(),
+                    draws: draws.clone(),
+                };
+                Anchor::over(Arc::new(counting), env.clone(), family)
             }
             Self::Function(function) => {
                 let backend: Arc<dyn AnchorBackend> = function.clone();
@@ -116,11 +160,19 @@ impl Roots {
         }
     }
 
+    /// How many writers were drawn there; none at what gives no sessions.
+    pub fn draws(&self) -> Draws {
+        match self {
+            Self::Service(_, draws) => draws.clone(),
+            Self::Table(_) | Self::Function(_) => Draws::default(),
+        }
+    }
+
     /// What was used since the start.
     pub fn usage(&self) -> TableUsage {
         match self {
             Self::Table(table) => table.usage(),
-            Self::Service(service) => service.usage(),
+            Self::Service(service, _) => service.usage(),
             Self::Function(function) => function.usage(),
         }
     }

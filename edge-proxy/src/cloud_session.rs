@@ -1,13 +1,16 @@
 //! Credentials of the cloud from the service that this edge joined: for a quarter of an hour, for this volume's place, without the
 //! right to delete or to overwrite. Whoever steals the edge has no others.
 
-use crate::{config::Config, failure::Failure, joined::Joined};
+use crate::{anchor::Draws, config::Config, failure::Failure, joined::Joined};
 use async_trait::async_trait;
 use firn_env::Env;
 use firn_store::StoreUrl;
 use firn_store_cloud::{Session, SessionCredential, Sessions};
 use serde::Deserialize;
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Duration,
+};
 
 /// What `volume.credentials` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -41,6 +44,8 @@ struct Started {
     azure_account: String,
     #[serde(default)]
     azure_signature: String,
+    #[serde(default)]
+    is_held_to_its_logs: bool,
     expires: u64,
 }
 
@@ -50,11 +55,14 @@ pub struct ServiceSessions {
     config: Config,
     joined: Joined,
     path: String,
+    draws: Draws,
+    /// The volume was granted to this edge: a session opens the logs of the writers that were drawn before it.
+    is_held: AtomicBool,
 }
 
 impl ServiceSessions {
     /// Reads what `firn edge join` left; makes no request.
-    pub fn open(env: &Env, config: &Config) -> Result<Self, Failure> {
+    pub fn open(env: &Env, config: &Config, draws: Draws) -> Result<Self, Failure> {
         let joined = Joined::load(config)?;
         let path = format!("edges/{}/volumes/{}/session", joined.edge(), joined.volume);
         Ok(Self {
@@ -62,6 +70,8 @@ impl ServiceSessions {
             config: config.clone(),
             joined,
             path,
+            draws,
+            is_held: AtomicBool::new(false),
         })
     }
 }
@@ -86,8 +96,16 @@ impl Sessions for ServiceSessions {
         // The reply itself is not shown: it holds secrets.
         let started: Started = serde_json::from_slice(&reply.text)
             .map_err(|_| "the service's answer cannot be read".to_owned())?;
+        self.is_held.store(started.is_held_to_its_logs, SeqCst);
         let now = self.env.wall().as_millis() / 1000;
         taken(started, &self.config.volume.store, now)
+    }
+
+    fn generation(&self) -> u64 {
+        match self.is_held.load(SeqCst) {
+            true => self.draws.count(),
+            false => 0,
+        }
     }
 }
 

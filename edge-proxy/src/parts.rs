@@ -1,7 +1,7 @@
 //! From the configuration to what a volume is made of.
 
 use crate::{
-    anchor::{AnchorAt, Roots},
+    anchor::{AnchorAt, Draws, Roots},
     cloud_session::{CredentialsFrom, ServiceSessions},
     config::{Config, SecondSection},
     failure::Failure,
@@ -124,7 +124,13 @@ impl Outside {
                 Roots::over(table, prices)
             }
         };
-        let backend = open_store(&env, &config.volume.store, credentials(&env, config)?, if_away).await?;
+        let backend = open_store(
+            &env,
+            &config.volume.store,
+            credentials(&env, config, roots.draws())?,
+            if_away,
+        )
+        .await?;
         #[cfg(feature = "testing")]
         let backend = match fault {
             Some(fault) => faulty(&env, backend, fault)?,
@@ -196,16 +202,24 @@ async fn open_second(env: &Env, section: &SecondSection, common: &Common) -> Res
 }
 
 /// Who this edge is to its store.
-fn credentials(env: &Env, config: &Config) -> Result<Credentials, Failure> {
+fn credentials(env: &Env, config: &Config, draws: Draws) -> Result<Credentials, Failure> {
     Ok(match config.volume.credentials {
         CredentialsFrom::Environment => Credentials::Environment,
-        CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(env, config)?)),
+        CredentialsFrom::Service => {
+            Credentials::Sessions(Arc::new(ServiceSessions::open(env, config, draws)?))
+        }
     })
 }
 
 /// The store of a volume as it is, without retries and meters.
 pub(crate) async fn bare_store(env: &Env, config: &Config) -> Result<Arc<dyn Store>, Failure> {
-    open_store(env, &config.volume.store, credentials(env, config)?, IfAway::Fail).await
+    open_store(
+        env,
+        &config.volume.store,
+        credentials(env, config, Draws::default())?,
+        IfAway::Fail,
+    )
+    .await
 }
 
 /// [`Stack::new`] with an upload limit and a request budget that others have too.

@@ -87,6 +87,7 @@ ROLES = [
     # A session is looked at over a role that may do everything: so it is the session's policy that narrows, whatever a tenant granted.
     Role("edge-session", "an edge that joined a service, for one managed volume", [], SESSION, API + "edge-session.json"),
     Role("reader-session", "an edge that such a volume was granted to for reading", [], SESSION, API + "reader-session.json"),
+    Role("writer-session", "an edge that such a volume was granted to for writing, held to the logs that it drew", [], SESSION | {"LOG": f"{MANAGED_PLACE}/{FAMILY}/log/0000000000000007/"}, API + "writer-session.json"),
     Role("tenant-session", "the same for a bucket of its tenant's", [], {"BUCKET": OWN_BUCKET, "UNDER": "files/*"}, API + "edge-session.json"),
     Role("ring-session", "the service, while it puts one key ring", [], {"BUCKET": MANAGED, "OBJECT": f"{MANAGED_PLACE}/{FAMILY}/keyring/0000000000000002"}, API + "ring-session.json"),
     Role("proof-session", "the service, while a tenant proves its bucket", [], {"BUCKET": OWN_BUCKET, "OBJECT": "files/firn-proof/0123"}, API + "proof-session.json"),
@@ -264,6 +265,10 @@ RESOURCES = (
         "second store: bucket": ("bucket", under(SECOND, None)),
     }
     | kinds(MANAGED, MANAGED_PLACE, "managed volume")
+    | {
+        "managed volume: log of a grantee's writer": ("object", family(MANAGED, MANAGED_PLACE, "log/0000000000000007/0000000000000001")),
+        "managed volume: names like that log": ("object", family(MANAGED, MANAGED_PLACE, "log/00000000000000070/1", "else/log/0000000000000007/1")),
+    }
     | {
         "managed volume: the ring being put": ("object", family(MANAGED, MANAGED_PLACE, "keyring/0000000000000002")),
         "managed volume: listing": ("listing", under(MANAGED, f"{MANAGED_PLACE}/", f"{MANAGED_PLACE}/{FAMILY}/log/")),

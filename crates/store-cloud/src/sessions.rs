@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start          the first request waits for a session
-//! until then     requests take the session at hand
+//! until then     requests take the session at hand, if whoever gives them has not said that others are to be asked for
 //! RENEW_BEFORE   the next request asks for another; if none is given, the one at hand does until it ends, and somebody asks again
 //!                after ASK_AGAIN
 //! end            requests fail as if the store did not answer: nothing is lost, and clients wait
@@ -53,10 +53,17 @@ pub struct Session {
 pub trait Sessions: Send + Sync {
     /// Starts a session. Whether the cloud or the service is away or refuses is for people to read; it is asked again.
     async fn start(&self) -> Result<Session, String>;
+
+    /// A number that is another once sessions that were started before do not open all that is needed now: then the next request asks for
+    /// another, and goes on with the one at hand only if none is given.
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 struct Held<C> {
     credential: Arc<C>,
+    generation: u64,
     ends: Monotonic,
     ask_from: Monotonic,
 }
@@ -118,9 +125,12 @@ impl<C> Renewing<C> {
         // Held while the service is asked, so that it is asked once.
         let mut held = self.held.lock().await;
         let now = self.env.now();
+        // Before the session is asked for: it may be of more than this, and never of less.
+        let generation = self.sessions.generation();
         if let Some(held) = &*held
             && now < held.ask_from
             && now < held.ends
+            && held.generation == generation
         {
             return Ok(held.credential.clone());
         }
@@ -137,6 +147,7 @@ impl<C> Renewing<C> {
                 let credential = Arc::new(credential);
                 *held = Some(Held {
                     credential: credential.clone(),
+                    generation,
                     ends: now.after(good_for),
                     ask_from: now.after(good_for.saturating_sub(early)),
                 });
@@ -144,6 +155,7 @@ impl<C> Renewing<C> {
             }
             (Err(_), Some(held)) if self.env.now() < held.ends => {
                 held.ask_from = self.env.now().after(ASK_AGAIN);
+                held.generation = generation;
                 Ok(held.credential.clone())
             }
             (Err(why), _) => Err(why),
@@ -178,6 +190,7 @@ mod tests {
         env: Env,
         asked: AtomicU64,
         is_away: AtomicBool,
+        generation: AtomicU64,
     }
 
     #[async_trait]
@@ -193,6 +206,10 @@ mod tests {
                 good_for: GOOD_FOR,
             })
         }
+
+        fn generation(&self) -> u64 {
+            self.generation.load(Ordering::SeqCst)
+        }
     }
 
     fn run<F: Future<Output = ()> + Send + 'static>(
@@ -204,6 +221,7 @@ mod tests {
             env: env.clone(),
             asked: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
         });
         let provider = Arc::new(azure(&env, service.clone()));
         simulation
@@ -245,6 +263,27 @@ mod tests {
             // A session for each ten minutes, not for each request.
             assert!((140..=150).contains(&last), "{last}");
             assert_eq!(service.asked.load(Ordering::SeqCst), last);
+        });
+    }
+
+    #[test]
+    fn a_session_that_opens_too_little_is_replaced_at_the_next_request_and_bridged_while_none_is_given() {
+        run(|env, service, provider| async move {
+            assert_eq!(number(&provider).await.as_deref(), Some("1"));
+            service.generation.store(1, Ordering::SeqCst);
+            assert_eq!(number(&provider).await.as_deref(), Some("2"));
+            assert_eq!(number(&provider).await.as_deref(), Some("2"));
+            service.is_away.store(true, Ordering::SeqCst);
+            service.generation.store(2, Ordering::SeqCst);
+            for _ in 0..60 {
+                assert_eq!(number(&provider).await.as_deref(), Some("2"));
+                env.sleep(Duration::from_secs(1)).await;
+            }
+            let asked = service.asked.load(Ordering::SeqCst);
+            assert!((5..12).contains(&asked), "asked {asked} times in a minute");
+            service.is_away.store(false, Ordering::SeqCst);
+            env.sleep(ASK_AGAIN).await;
+            assert_ne!(number(&provider).await.as_deref(), Some("2"));
         });
     }
 

@@ -13,6 +13,7 @@
 mod caused;
 #[cfg(feature = "client")]
 mod client;
+mod drawn;
 #[cfg(feature = "answering")]
 mod exchange;
 #[cfg(feature = "client")]

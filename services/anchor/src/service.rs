@@ -1,10 +1,11 @@
 //! Answering calls for callers that a host has let in.
 
-use crate::{GrantedCaller, caused};
+use crate::{GrantedCaller, caused, drawn};
 use firn_anchor::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, KnownTuples, MemberCall, PrincipalId, TableBackend,
     VolumeChange,
 };
+use firn_format::WriterId;
 use firn_identity::TenantVolume;
 use firn_table::{Table, TableError, Write};
 use std::{
@@ -25,7 +26,7 @@ pub struct Admitted {
     pub principal: PrincipalId,
     /// What must still hold in the instant of a change: checks of the items that say so.
     pub guards: Vec<Write>,
-    /// Of a caller that was let in by a grant, who it is: its commits are counted apart.
+    /// Of a caller that was let in by a grant, who it is: its commits are counted apart, and the writers that it draws are noted.
     pub granted: Option<GrantedCaller>,
 }
 
@@ -68,6 +69,9 @@ impl AnchorService {
         if let Some(caller) = admitted.granted.filter(|_| is_commit) {
             guards.push(caused::one_more(&*self.table, &partition, caller).await?);
         }
+        if let (Some(caller), AnchorCall::DrawWriter { writer, .. }) = (admitted.granted, &call) {
+            guards.push(drawn::one_more(&*self.table, &partition, caller, *writer).await?);
+        }
         let backend = TableBackend::new(self.table.clone(), partition)
             .for_role(admitted.role)
             .for_principal(admitted.principal)
@@ -86,6 +90,18 @@ impl AnchorService {
             }
         }
         answer
+    }
+
+    /// The writers that a caller with a grant drew last, in the family of this volume.
+    ///
+    /// # Errors
+    /// If the table does not answer.
+    pub async fn drawn_writers(
+        &self,
+        volume: TenantVolume,
+        caller: GrantedCaller,
+    ) -> Result<Vec<WriterId>, TableError> {
+        drawn::last(&*self.table, &volume.roots_partition(), caller).await
     }
 
     /// The volumes that were committed since this was last asked.

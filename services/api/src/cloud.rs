@@ -9,7 +9,8 @@
 //! denied    everything else by default, and by name: deleting, overwriting, changing access or retention, and key rings
 //! ```
 //!
-//! An edge that a volume was granted to for reading adds nothing either.
+//! An edge that a volume was granted to for reading adds nothing either, and one that it was granted to for writing adds to the logs of the
+//! writers that it drew and to nothing else, on S3. (A signature of Azure's names one place for all that it permits.)
 //!
 //! Key rings are what a recovery and other edges look for, so the service puts them itself, before it gives a session
 //! ([`CloudSessions::keep`]): junk among them could keep others from the newest one.
@@ -36,6 +37,7 @@ const POLICY_MAX_CHARACTERS: usize = 2048;
 /// The files that sessions' policies are made of; `tests/policies` holds them against a matrix of who may do what.
 const EDGE_POLICY: &str = include_str!("../iam/edge-session.json");
 const READER_POLICY: &str = include_str!("../iam/reader-session.json");
+const WRITER_POLICY: &str = include_str!("../iam/writer-session.json");
 #[cfg(any(feature = "aws", test))]
 const RING_POLICY: &str = include_str!("../iam/ring-session.json");
 #[cfg(any(feature = "aws", test))]
@@ -139,7 +141,19 @@ impl Place {
     /// # Errors
     /// [`PlaceError::TooLong`].
     pub fn edge_policy(&self) -> Result<String, PlaceError> {
-        self.session_policy(EDGE_POLICY)
+        self.session_policy(EDGE_POLICY, &[])
+    }
+
+    /// The session policy of an edge that was granted to write this place, which is one of S3, and may add below these names, which end in a
+    /// slash; to none of them: it only reads.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`].
+    pub fn writer_policy(&self, logs: &[String]) -> Result<String, PlaceError> {
+        match logs.is_empty() {
+            true => self.reader_policy(),
+            false => self.session_policy(WRITER_POLICY, logs),
+        }
     }
 
     /// The session policy of an edge that was granted to read this place, which is one of S3.
@@ -147,16 +161,24 @@ impl Place {
     /// # Errors
     /// [`PlaceError::TooLong`].
     pub fn reader_policy(&self) -> Result<String, PlaceError> {
-        self.session_policy(READER_POLICY)
+        self.session_policy(READER_POLICY, &[])
     }
 
-    fn session_policy(&self, file: &str) -> Result<String, PlaceError> {
+    fn session_policy(&self, file: &str, logs: &[String]) -> Result<String, PlaceError> {
         let under = if self.prefix.is_empty() {
             "*".to_owned()
         } else {
             format!("{}/*", self.prefix)
         };
-        let policy = filled(file, &[("BUCKET", &self.bucket), ("UNDER", &under)]);
+        // One resource for each log: the file has it once.
+        let resource = "\"arn:aws:s3:::${BUCKET}/${LOG}*\"";
+        let named = logs.iter().map(|log| match &*self.prefix {
+            "" => log.clone(),
+            prefix => format!("{prefix}/{log}"),
+        });
+        let all: Vec<String> = named.map(|log| resource.replace("${LOG}", &log)).collect();
+        let file = file.replace(resource, &format!("[{}]", all.join(",")));
+        let policy = filled(&file, &[("BUCKET", &self.bucket), ("UNDER", &under)]);
         let characters = policy.chars().count();
         if characters > POLICY_MAX_CHARACTERS {
             return Err(PlaceError::TooLong { characters });
@@ -199,6 +221,8 @@ pub struct SessionRequest {
     pub seconds: u64,
     /// Whether it may add nothing.
     pub is_read_only: bool,
+    /// Of an edge that the volume was granted to, below which names in the place it may add.
+    pub held_to: Option<Vec<String>>,
 }
 
 impl SessionRequest {
@@ -207,9 +231,10 @@ impl SessionRequest {
     /// # Errors
     /// [`PlaceError::TooLong`].
     pub fn policy(&self) -> Result<String, PlaceError> {
-        match self.is_read_only {
-            true => self.place.reader_policy(),
-            false => self.place.edge_policy(),
+        match (self.is_read_only, &self.held_to) {
+            (true, _) => self.place.reader_policy(),
+            (false, Some(logs)) => self.place.writer_policy(logs),
+            (false, None) => self.place.edge_policy(),
         }
     }
 }

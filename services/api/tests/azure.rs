@@ -39,6 +39,7 @@ fn request(place: Place) -> SessionRequest {
         place,
         seconds: SESSION_SECONDS,
         is_read_only: false,
+        held_to: None,
     }
 }
 

@@ -223,6 +223,7 @@ impl Account {
             place: place.clone(),
             seconds: SESSION_SECONDS,
             is_read_only: false,
+            held_to: None,
         };
         let session = self.sessions.start(&request).await.ok().unwrap();
         let CloudCredential::AzureSas(signature) = session.credential else {

@@ -104,16 +104,31 @@ async fn a_grantee_that_lies_to_the_anchor_is_refused_where_the_anchor_can_see_i
     scene.offer().await;
     scene.accept().await;
     assert_eq!(scene.approve().await.text("state"), "active");
+    // Its sessions of the store add nothing before it has a log, and then to its own only.
     let session = scene.other.asks(&scene.service, &scene.volume, "session").await;
-    assert!(session.text("session_token").contains("\"s3:PutObject\""));
+    assert!(
+        !session.text("session_token").contains("s3:PutObject"),
+        "{session:?}"
+    );
+    assert_eq!(session.body["is_held_to_its_logs"], true);
 
     // An honest edge takes the volume, draws a writer, commits.
     let roots = roots(&scene, &scene.other);
     let mut taken = roots.acquire(volume, other, "office").await.unwrap();
     let own = writer(&roots, volume, taken.epoch()).await.unwrap();
     commit(&scene, &roots, &mut taken, own).await.unwrap();
+    let session = scene.other.asks(&scene.service, &scene.volume, "session").await;
+    let policy: serde_json::Value = serde_json::from_str(&session.text("session_token")).unwrap();
+    let adds = policy["Statement"].as_array().unwrap().iter();
+    let mut adds =
+        adds.filter(|statement| statement["Effect"] == "Allow" && statement["Action"] == "s3:PutObject");
+    let resource = adds.next().unwrap()["Resource"][0].as_str().unwrap().to_owned();
+    assert!(resource.ends_with(&format!("/log/{:016x}/*", own.0)), "{policy}");
+    assert!(adds.next().is_none() && !policy.to_string().contains(&format!("/log/{:016x}/", first.0)));
+    let whole = scene.owner.asks(&scene.service, &scene.volume, "session").await;
+    assert_eq!(whole.body["is_held_to_its_logs"], serde_json::Value::Null);
 
-    // The library keeps a commit that was refused as one in doubt, so lies are told without it.
+    // Lies are told without the library, which looks at what it sends.
     let (tuple, seen) = roots.load(volume).await.unwrap();
     let newest = tuple.root.unwrap();
     let lies = async |grant: [u8; 16], version: Version, writer: WriterId| {

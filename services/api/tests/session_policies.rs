@@ -81,6 +81,10 @@ async fn real_a_session_reads_lists_and_adds_under_its_prefix_and_cannot_delete_
     let adding = without(&whole, |statement| {
         statement["Condition"]["Null"]["s3:if-none-match"] == "true"
     });
+    let logs = ["fa/log/0000000000000007/".to_owned()];
+    let writing = without(&place.writer_policy(&logs).unwrap(), |statement| {
+        statement["Condition"]["Null"]["s3:if-none-match"] == "true"
+    });
     let store = json!({
         "users": {}, "accessKeyIndex": {}, "userNameIndex": {}, "oidcProviders": {}, "roleNameIndex": {},
         "roles": { "firn-edges": {
@@ -94,6 +98,8 @@ async fn real_a_session_reads_lists_and_adds_under_its_prefix_and_cannot_delete_
             "ASIAWHOLE": session("ASIAWHOLE", &whole, NOT_OVER),
             "ASIAADDING": session("ASIAADDING", &adding, NOT_OVER),
             "ASIAEXPIRED": session("ASIAEXPIRED", &adding, OVER),
+            "ASIAREADING": session("ASIAREADING", &place.reader_policy().unwrap(), NOT_OVER),
+            "ASIAWRITING": session("ASIAWRITING", &writing, NOT_OVER),
             "ASIAUNBOUND": session("ASIAUNBOUND", "", NOT_OVER),
         },
     });
@@ -145,7 +151,7 @@ async fn real_a_session_reads_lists_and_adds_under_its_prefix_and_cannot_delete_
         ("GET", "/?policy".into(), false),
         ("DELETE", "/?policy".into(), false),
     ] {
-        for session in ["ASIAWHOLE", "ASIAADDING"] {
+        for session in ["ASIAWHOLE", "ASIAADDING", "ASIAREADING", "ASIAWRITING"] {
             assert_eq!(
                 allowed(session, method, &path, &[], "").await,
                 may,
@@ -188,6 +194,26 @@ async fn real_a_session_reads_lists_and_adds_under_its_prefix_and_cannot_delete_
     ] {
         assert!(
             !allowed("ASIAADDING", "PUT", path, &create, "new").await,
+            "{path}"
+        );
+    }
+    // Of grantees: who reads adds nothing, and who writes adds to the log that it drew, and to no other name.
+    for (path, may) in [
+        ("/ten_1/vol_1/fa/log/0000000000000007/1", true),
+        ("/ten_1/vol_1/fa/log/0000000000000008/1", false),
+        ("/ten_1/vol_1/fa/log/00000000000000070/1", false),
+        ("/ten_1/vol_1/fb/log/0000000000000007/1", false),
+        ("/ten_1/vol_1/fa/keyring/ffffffffffffffff", false),
+        ("/ten_1/vol_1/fa/keyring/fa/log/0000000000000007/1", false),
+        ("/ten_2/vol_2/fa/log/0000000000000007/1", false),
+    ] {
+        assert_eq!(
+            allowed("ASIAWRITING", "PUT", path, &create, "new").await,
+            may,
+            "{path}"
+        );
+        assert!(
+            !allowed("ASIAREADING", "PUT", path, &create, "new").await,
             "{path}"
         );
     }

@@ -44,6 +44,7 @@ fn request(role: Option<&str>) -> SessionRequest {
         place: Place::parse("s3://firn-eu/a").unwrap(),
         seconds: SESSION_SECONDS,
         is_read_only: false,
+        held_to: None,
     }
 }
 

@@ -11,10 +11,11 @@ use crate::{
     handlers::tenants::TenantRecord,
     problem::{Code, Problem},
     store::Loaded,
-    types::{CloudSessionStarted, EdgeState, GrantAccess, Nothing},
+    types::{CloudSessionStarted, EdgeState, GrantAccess, Nothing, Volume},
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::{EdgeId, VolumeId};
+use firn_anchor_service::GrantedCaller;
+use firn_identity::{EdgeId, TenantId, TenantVolume, VolumeId};
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -38,6 +39,31 @@ pub(super) fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
     Err(Problem::new(Code::CertificateRefused, "the edge was removed"))
 }
 
+/// The logs of the writers that an edge drew by a grant, as names below the volume's place. What it draws after this is in its next session.
+async fn logs_of(
+    call: &Call,
+    edge: EdgeId,
+    owner: TenantId,
+    volume: &Volume,
+) -> Result<Vec<String>, Problem> {
+    let Some(family) = &volume.family else {
+        return Ok(Vec::new());
+    };
+    let caller = GrantedCaller {
+        tenant: call.context()?.tenant(),
+        edge,
+    };
+    let place = TenantVolume {
+        tenant: owner,
+        volume: volume.id,
+    };
+    let writers = call.app.anchor().drawn_writers(place, caller).await?;
+    let logs = writers
+        .iter()
+        .map(|writer| format!("{family}/log/{:016x}/", writer.0));
+    Ok(logs.collect())
+}
+
 /// Not kept for a repetition: each request starts a session of its own, and a secret that is not stored cannot leak.
 async fn start(call: Call) -> Result<Reply, Problem> {
     let _: Nothing = call.body()?;
@@ -51,6 +77,11 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         .await?;
     let nowhere = |why: String| Problem::new(Code::WrongState, why);
     let (place, role) = place_of(&call, tenant, &volume)?;
+    let held_to = match access {
+        Some(GrantAccess::Write) => Some(logs_of(&call, edge, tenant, &volume).await?),
+        Some(GrantAccess::Read) | None => None,
+    };
+    let is_held_to_its_logs = held_to.is_some();
     let request = SessionRequest {
         tenant,
         edge,
@@ -59,6 +90,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         external_id: owner.record.tenant.external_id.clone(),
         place: place.clone(),
         is_read_only: access == Some(GrantAccess::Read),
+        held_to,
         seconds: SESSION_SECONDS,
     };
     // Noted first: a session that nobody knows of is worse than a note of one that did not start. Whoever removes the edge
@@ -91,6 +123,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         session_token: String::new(),
         azure_account: place.account.unwrap_or_default(),
         azure_signature: String::new(),
+        is_held_to_its_logs,
         expires: session.expires,
     };
     match session.credential {

@@ -187,6 +187,9 @@ pub struct CloudSessionStarted {
     /// A shared access signature, as the query of a URL: secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub azure_signature: String,
+    /// Whether it adds only to the logs of writers that the edge drew before it was asked for: after each draw another is asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_held_to_its_logs: bool,
     /// When it ends, in seconds since 1970.
     #[schema(value_type = u64)]
     pub expires: UnixTime,
