@@ -9,8 +9,7 @@
 //! denied    everything else by default, and by name: deleting, overwriting, changing access or retention, and key rings
 //! ```
 //!
-//! An edge that a volume was granted to for reading adds nothing either, and one that it was granted to for writing adds to the logs of the
-//! writers that it drew and to nothing else, on S3. (A signature of Azure's names one place for all that it permits.)
+//! An edge that a volume was granted to adds nothing, or, for writing, to the logs of writers that it drew (on Azure a signature names one place).
 //!
 //! Key rings are what a recovery and other edges look for, so the service puts them itself, before it gives a session
 //! ([`CloudSessions::keep`]): junk among them could keep others from the newest one.
