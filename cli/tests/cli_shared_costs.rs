@@ -7,7 +7,7 @@ mod sharing;
 use firn_rig::{Client, EXPORT};
 use running::{Service, firn_api};
 use serde_json::{Value, json};
-use sharing::{Offices, TIMEOUT};
+use sharing::{Offices, TIMEOUT, signed_up};
 use std::{fs, process::Command, time::Instant};
 
 /// A thousandth, a commit: no free units, so that each of them is seen.
@@ -106,8 +106,10 @@ fn adds_up(cost: &Value, invoice: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_pays_for_a_shared_volume_and_both_sides_see_what_the_grantee_caused() {
     let place = tempfile::tempdir().unwrap();
-    let mut offices = Offices::new(place.path(), "--write").await;
-    charge_by_the_commit(&offices.service, &offices.ada.tenant).await;
+    let (service, sides) = signed_up(place.path());
+    // Before anything is charged: of somebody who has used something, prices begin with the next month.
+    charge_by_the_commit(&service, &sides.0.tenant).await;
+    let mut offices = Offices::of(place.path(), service, sides, "--write").await;
     offices.share().await;
     let mut one = Client::mount(offices.owner.address, EXPORT).await.unwrap();
     let mut two = Client::mount(offices.other.address, EXPORT).await.unwrap();

@@ -81,14 +81,25 @@ pub struct Offices {
     access: &'static str,
 }
 
+/// A service, and ada and bob, who have nothing there yet.
+pub fn signed_up(place: &Path) -> (Service, (Side, Side)) {
+    let service = Service::start(place, false);
+    let sides = (
+        Side::new(place, &service, "ada"),
+        Side::new(place, &service, "bob"),
+    );
+    (service, sides)
+}
+
 impl Offices {
     /// Everything before the volume is offered. `access` is as it will be typed: `--read` or `--write`.
     pub async fn new(place: &Path, access: &'static str) -> Self {
-        let service = Service::start(place, false);
-        let (ada, bob) = (
-            Side::new(place, &service, "ada"),
-            Side::new(place, &service, "bob"),
-        );
+        let (service, sides) = signed_up(place);
+        Self::of(place, service, sides, access).await
+    }
+
+    /// The same of tenants that have nothing yet.
+    pub async fn of(place: &Path, service: Service, (ada, bob): (Side, Side), access: &'static str) -> Self {
         let volume = ada.signs(&["volume", "create", "files", "--region", "eu"]);
         let volume = volume["id"].as_str().unwrap().to_owned();
         fs::create_dir(place.join("store")).unwrap();
