@@ -129,13 +129,17 @@ async fn the_owner_pays_for_a_shared_volume_and_both_sides_see_what_the_grantee_
 
     // Commits are counted within seconds, and what edges say comes with their reports.
     let end = Instant::now() + TIMEOUT;
-    let cost = loop {
+    let (cost, invoice) = loop {
         let cost = offices.ada.person.json(&["cost"]);
+        let invoice = offices.ada.person.json(&["invoice", "show"]);
         let given = cost["shared"]["given"][0].clone();
         let reported = |line: &Value| digits(line, "operations") > 0 && digits(line, "bytes_up") > 0;
         let all = lines(&given);
-        if all.len() == 2 && all.iter().all(reported) && digits(&all[1], "commits") >= 3 {
-            break cost;
+        // What an edge did in the half minute before a handover is in no report of its own, so only the grantee's is waited for.
+        let is_there = all.len() == 2 && reported(&all[1]) && digits(&all[1], "commits") >= 3;
+        // Of one moment: nothing was charged between the two.
+        if is_there && cost["costs"] == offices.ada.person.json(&["cost"])["costs"] {
+            break (cost, invoice);
         }
         assert!(Instant::now() < end, "{cost}");
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -156,17 +160,16 @@ async fn the_owner_pays_for_a_shared_volume_and_both_sides_see_what_the_grantee_
         assert_eq!(digits(line, "amount_nanos"), digits(line, "commits") * 1_000_000);
     }
     assert!(digits(theirs, "bytes_up") >= 1000, "{theirs}");
-    assert!(
-        digits(theirs, "requests") > 0 && digits(theirs, "bytes_down") > 0,
-        "{theirs}"
-    );
-    adds_up(&cost, &offices.ada.person.json(&["invoice", "show"]));
+    assert!(digits(theirs, "requests") > 0, "{theirs}");
+    adds_up(&cost, &invoice);
     let page = offices.ada.person.firn(&["cost"]).good().out();
     assert!(page.contains("Shared with others, and paid by you"), "{page}");
 
     // The grantee sees its own edges' part of the owner's bill, nothing else of it, and pays none of it.
     let seen = offices.bob.person.json(&["cost"]);
-    assert_eq!(seen["costs"]["total_nanos"], "0");
+    let resources = seen["costs"]["resources"].as_array().unwrap();
+    let is_volume = |cost: &Value| cost["resource"].as_str().unwrap().starts_with("volume/");
+    assert!(!resources.iter().any(is_volume), "{seen}");
     let granted = seen["shared"]["granted"].as_array().unwrap();
     assert_eq!(granted.len(), 1);
     assert_eq!(granted[0]["owner"], json!(offices.ada.tenant));
