@@ -24,7 +24,16 @@ pub async fn look(subject: &Subject<'_>) -> Vec<Finding> {
         let is_service = config.volume.credentials == CredentialsFrom::Service;
         let of_volume = match config.volume.follow {
             _ if is_service && !is_joined(config) => vec![without_credentials(&config.volume.store)],
-            Some(_) => reading(subject, config).await,
+            Some(_) => reading(subject, config, "a volume that is followed is only read").await,
+            // Another tenant's: the service's credentials add to the logs of this edge's own writers, of which there is none yet.
+            None if is_service && config.volume.owner.is_some() => {
+                reading(
+                    subject,
+                    config,
+                    "what was granted is written in this edge's own logs only, and no probe is put",
+                )
+                .await
+            }
             None => writing(subject, config).await,
         };
         let named = of_volume
@@ -50,8 +59,8 @@ async fn open(subject: &Subject<'_>, config: &Config) -> Result<Arc<dyn Store>, 
     opened.map_err(|failure| Finding::fails(SUBJECT, failure, ""))
 }
 
-/// Of whom only follows: there may be no right to put.
-async fn reading(subject: &Subject<'_>, config: &Config) -> Vec<Finding> {
+/// Of whom there may be no right to put a probe.
+async fn reading(subject: &Subject<'_>, config: &Config, why: &str) -> Vec<Finding> {
     let store = match open(subject, config).await {
         Ok(store) => store,
         Err(finding) => return vec![finding],
@@ -61,13 +70,7 @@ async fn reading(subject: &Subject<'_>, config: &Config) -> Vec<Finding> {
     let listed = subject.in_time(store.list("probe/", None)).await;
     let took = subject.env.now().since(began);
     vec![match listed {
-        Ok(Ok(_)) => Finding::fine(
-            SUBJECT,
-            format!(
-                "{url}: listed within {}; a volume that is followed is only read",
-                ms(took)
-            ),
-        ),
+        Ok(Ok(_)) => Finding::fine(SUBJECT, format!("{url}: listed within {}; {why}", ms(took))),
         Ok(Err(error)) => refused(url, &error),
         Err(why) => silent(url, &why),
     }]
