@@ -81,7 +81,7 @@ impl Content for Files {
             let mut leaves = memory.base.clone();
             for (inode, ground) in &memory.ground {
                 let is = leaves.get(inode).cloned().unwrap_or_default();
-                if is != *ground && !firn_env::planted!("leases.no_leaf_check") {
+                if is != *ground {
                     return Ok(Build::LeafChanged { inode: *inode });
                 }
                 leaves.insert(*inode, memory.shown[inode].clone());
