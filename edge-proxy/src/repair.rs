@@ -26,8 +26,11 @@ use std::{collections::BTreeSet, fmt::Write as _, sync::Arc, time::Duration};
 /// Between two looks whether something was found lost; they ask nobody.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two repairs in the background that leave something: after a commit it may be possible.
+/// Between two repairs in the background that leave something which waits, or of which a store did not answer: after a commit it may be possible.
 const AGAIN_EVERY: Duration = Duration::from_secs(120);
+
+/// At most between two that leave only what is beyond repair: each walks the trees to name files, and only somebody who brings an object back changes that.
+const AGAIN_AT_LEAST_EVERY: Duration = Duration::from_secs(6 * 3600);
 
 /// Files named in an answer.
 const FILES_MAX: usize = 1000;
@@ -249,23 +252,67 @@ pub async fn keep_repaired(env: Env, observed: Arc<Observed>) {
     }
     let mut left = BTreeSet::new();
     let mut tried_at = env.now();
+    let mut pause = AGAIN_EVERY;
     loop {
         env.sleep(LOOK_EVERY).await;
         let lost = observed.repaired_unasked();
-        let is_due = lost != left || env.now().since(tried_at) >= AGAIN_EVERY;
+        let is_due = lost != left || env.now().since(tried_at) >= pause;
         if lost.is_empty() || !is_due {
             continue;
+        }
+        if lost != left {
+            pause = AGAIN_EVERY;
         }
         tried_at = env.now();
         match observed.repair(false, false).await {
             Ok(report) => {
+                pause = pause_after(pause, &report);
                 tracing::warn!(
                     report = report.text(),
                     "what the store had lost was repaired as far as it could be"
                 );
             }
-            Err(error) => tracing::warn!(error, "lost segments are not repaired yet"),
+            Err(error) => {
+                pause = AGAIN_EVERY;
+                tracing::warn!(error, "lost segments are not repaired yet");
+            }
         }
         left = observed.repaired_unasked();
+    }
+}
+
+/// How long until the next repair, if nothing else is found lost.
+fn pause_after(pause: Duration, report: &RepairReport) -> Duration {
+    if report.waiting > 0 {
+        AGAIN_EVERY
+    } else {
+        (pause * 2).min(AGAIN_AT_LEAST_EVERY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_repair_is_tried_ever_more_seldom_and_what_waits_is_not() {
+        let beyond = RepairReport {
+            lost: 2,
+            beyond: vec!["segment".into()],
+            ..RepairReport::default()
+        };
+        let waits = RepairReport {
+            waiting: 1,
+            ..beyond.clone()
+        };
+        let (mut pause, mut tries, mut day) = (AGAIN_EVERY, 0, Duration::ZERO);
+        while day < Duration::from_secs(24 * 3600) {
+            pause = pause_after(pause, &beyond);
+            day += pause;
+            tries += 1;
+        }
+        assert!(tries < 15, "{tries} in a day");
+        assert_eq!(pause, AGAIN_AT_LEAST_EVERY);
+        assert_eq!(pause_after(pause, &waits), AGAIN_EVERY);
     }
 }
