@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -59,11 +59,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(root: &Path) -> Self {
-        // Free now, and nobody else's until they are taken, as far as one can know.
-        let free = || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap()
-        };
+        let free = || SocketAddr::from(([127, 0, 0, 1], firn_rig::free_port().unwrap()));
         let (api, nfs) = (free(), free());
         Self {
             root: root.to_owned(),

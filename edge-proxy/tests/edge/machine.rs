@@ -13,7 +13,6 @@ use firn_nfs::{
 };
 use std::{
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
@@ -118,8 +117,7 @@ impl Drop for Machine {
 
 /// A port that is free now.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    firn_rig::free_port().expect("a free port")
 }
 
 /// What `status` says, for programs.

@@ -134,8 +134,7 @@ impl Edge {
     /// Writes the configuration of an edge that has its state below `directory`; nothing else is made yet.
     pub fn configure(binary: PathBuf, directory: &Path, settings: Settings) -> Result<Self> {
         fs::create_dir_all(directory)?;
-        // Free now, and nobody else's until the edge takes it, as far as one can know.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = crate::free_port()?;
         let edge = Self {
             binary,
             settings,
@@ -304,12 +303,16 @@ require_privileged_port = false
             match tokio::time::timeout(START_TIMEOUT, lines.next_line()).await?? {
                 Some(line) if line.starts_with("serving on") => return Ok(()),
                 Some(_) => {}
-                None => bail!(
-                    "the edge ended at its start; see {}",
-                    self.config.with_file_name("edge.log").display()
-                ),
+                None => bail!("the edge ended at its start: {}", self.last_words()),
             }
         }
+    }
+
+    /// The end of its log, which goes with the directory.
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.config.with_file_name("edge.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
     }
 
     /// SIGKILL: no last word.

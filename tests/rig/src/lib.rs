@@ -22,6 +22,7 @@ pub mod cloud;
 mod collector;
 mod edge;
 mod link;
+mod port;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod wrong_clock;
@@ -30,4 +31,5 @@ pub use client::{Client, FileHandle, Listed};
 pub use collector::{Collector, TakenSpan};
 pub use edge::{Counters, EXPORT, Edge, Settings, program};
 pub use link::SlowLink;
+pub use port::free_port;
 pub use wrong_clock::WrongClock;
