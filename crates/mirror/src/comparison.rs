@@ -88,6 +88,8 @@ struct Work<'a> {
     /// What is retired, while copies of members go.
     doomed: Option<BTreeMap<SegmentId, DoomedSegment>>,
     keeps_versions: Option<bool>,
+    /// Once somebody wants it.
+    now_ms: Option<i64>,
 }
 
 impl Mirror {
@@ -120,6 +122,7 @@ impl Mirror {
             to_copy: Vec::new(),
             doomed,
             keeps_versions: None,
+            now_ms: None,
         };
         loop {
             let ours = first.peek().await.map_err(MirrorError::First)?.cloned();
@@ -287,13 +290,8 @@ impl Work<'_> {
         }
         let family = self.mirror.family();
         if let Some(tombstone) = tombstone {
-            let waited_ms = self
-                .mirror
-                .env()
-                .wall()
-                .as_millis()
-                .saturating_sub(tombstone.modified_ms);
             let keep_ms = self.mirror.options().keep_deleted.as_millis();
+            let waited_ms = self.now_ms().await.saturating_sub(tombstone.modified_ms);
             let is_over =
                 firn_env::planted!("mirror.delete_at_once") || i128::from(waited_ms) >= keep_ms as i128;
             let segment = SegmentId::parse_key(copy.key.as_str()).map(|(_, segment)| segment);
@@ -325,6 +323,18 @@ impl Work<'_> {
             Verdict::Foreign => {}
         }
         Ok(())
+    }
+
+    /// By which ages are judged; the beginning of time if the second store's clock is not known, since nothing is lost by waiting.
+    async fn now_ms(&mut self) -> i64 {
+        if let Some(now_ms) = self.now_ms {
+            return now_ms;
+        }
+        let now_ms = self.mirror.judged_now_ms().await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the second store's clock is not known, and nothing is deleted there");
+            i64::MIN
+        });
+        *self.now_ms.insert(now_ms)
     }
 
     /// Whether it is gone.

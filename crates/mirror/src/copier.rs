@@ -11,8 +11,8 @@
 //! copied only if it is one whole segment of its name and family: damage is not mirrored.
 
 use crate::{
-    AliasError, Comparison, Grouping, MirrorState, MirrorStatus, Parity, Queue, alias::check_not_an_alias,
-    comparison::Suspects, expiry,
+    AliasError, Comparison, Grouping, MirrorState, MirrorStatus, Parity, Queue, alias::check_and_ask_clock,
+    comparison::Suspects, expiry, parity::Ages, store_clock::StoreClock,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -90,6 +90,8 @@ struct State {
     suspects: Suspects,
     /// Members of parity groups that neither store has.
     absent: Suspects,
+    /// The second store's, once it was asked.
+    clock: Option<StoreClock>,
 }
 
 struct Inner {
@@ -185,15 +187,43 @@ impl Mirror {
     /// # Errors
     /// [`AliasError`].
     pub async fn check(&self) -> Result<(), AliasError> {
-        let checked = check_not_an_alias(&self.inner.env, self.first(), self.second()).await;
+        let checked = check_and_ask_clock(&self.inner.env, self.first(), self.second()).await;
         let mut state = self.lock();
+        state.clock = checked.as_ref().ok().copied().or(state.clock);
         state.status.last_error = checked.as_ref().err().map(ToString::to_string);
         state.status.state = match &checked {
-            Ok(()) => MirrorState::Copying,
+            Ok(_) => MirrorState::Copying,
             Err(AliasError::Alias) => MirrorState::Alias,
             Err(AliasError::Unasked(_)) => MirrorState::Unchecked,
         };
-        checked
+        checked.map(drop)
+    }
+
+    /// The moment by which ages of what the second store has are judged: by its clock or this machine's, whichever is earlier. Asks for it if it
+    /// is not known yet.
+    ///
+    /// # Errors
+    /// [`AliasError`].
+    pub(crate) async fn judged_now_ms(&self) -> Result<i64, AliasError> {
+        let known = self.lock().clock;
+        let clock = match known.filter(|known| known.ahead_ms(self.env()).is_none()) {
+            Some(clock) => clock,
+            // Also if they differ by now: the machine may have slept.
+            None => {
+                self.check().await?;
+                let asked = self.lock().clock;
+                asked.expect("a check that passes knows it")
+            }
+        };
+        let ahead_ms = clock.ahead_ms(self.env());
+        let before = std::mem::replace(&mut self.lock().status.clock_ahead_ms, ahead_ms);
+        if let (Some(ahead_ms), None) = (ahead_ms, before) {
+            tracing::warn!(
+                ahead_ms,
+                "this machine's clock is not the second store's: what is deleted there waits until both say that it is time"
+            );
+        }
+        Ok(clock.now_ms(self.env()))
     }
 
     /// Whether copies may be made, and repairs from them.
@@ -278,8 +308,12 @@ impl Mirror {
         let Some(grouping) = inner.grouping else {
             return Ok(());
         };
-        let keep_deleted = inner.options.keep_deleted;
-        let absent = inner.parity.pass(&inner.anchor, grouping, keep_deleted).await?;
+        let now_ms = self.judged_now_ms().await?;
+        let ages = Ages {
+            now_ms,
+            keep_deleted: inner.options.keep_deleted,
+        };
+        let absent = inner.parity.pass(&inner.anchor, grouping, ages).await?;
         self.lock().absent = absent;
         Ok(())
     }

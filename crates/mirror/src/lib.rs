@@ -4,6 +4,7 @@
 //! put into the first ─▶ queue (bounded) ─▶ copied from the local disk, else from the first   (copier)
 //! listings of both, side by side ─▶ what lacks is copied; what the first lost is a suspect   (comparison)
 //!                                └▶ what the first retired is marked, and deleted D later    (expiry)
+//! the store dates a nonce ─▶ ages by the earlier of both clocks                              (store_clock)
 //! cold segments in groups of 32 columns ─▶ three parities, from which what both lost is computed  (parity)
 //! nonce put into one, read through the other ─▶ two names of one store are refused           (alias)
 //! ```
@@ -22,6 +23,7 @@ mod noting;
 mod parity;
 mod queue;
 mod status;
+mod store_clock;
 
 pub use alias::{AliasError, check_not_an_alias};
 pub use comparison::Comparison;

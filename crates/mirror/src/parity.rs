@@ -20,6 +20,15 @@ mod reader;
 mod rewrite;
 mod rows;
 
+/// By what the ages of segments are judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Ages {
+    /// See [`crate::store_clock`].
+    pub now_ms: i64,
+    /// How much longer the second store has what was deleted from the first.
+    pub keep_deleted: Duration,
+}
+
 pub use checks::{ExpectedMember, RowCheck};
 pub use hold::{Copies, Grouping, HoldStatus};
 pub(crate) use hold::{all_doomed, known_hold};

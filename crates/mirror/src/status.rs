@@ -42,6 +42,9 @@ pub struct MirrorStatus {
     pub compared_at_ms: Option<i64>,
     /// What it found.
     pub comparison: Comparison,
+    /// How much this machine's clock was ahead of the second store's when ages were judged last, in milliseconds, if that was minutes; negative
+    /// if it was behind. Deletions wait for whichever is later.
+    pub clock_ahead_ms: Option<i64>,
     /// Deleted since the start.
     pub deleted_objects: u64,
 }

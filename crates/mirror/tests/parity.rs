@@ -487,6 +487,8 @@ fn costs_are_a_get_a_segment_and_a_read_of_what_is_lost_asks_each_column() {
         for sequence in 1..=128 {
             world.put_of(sequence, 200_000).await;
         }
+        // At each start, whatever is there.
+        world.mirror.check().await.unwrap();
         world.compare().await;
         env.sleep(2 * AFTER).await;
         let before = meter.usage();

@@ -9,7 +9,7 @@
 //!
 //! The first store is listed only while a hold is in force: without one each member has its copy, or had it.
 
-use super::{Parity, hold::Held};
+use super::{Ages, Parity, hold::Held};
 use crate::{
     MirrorError,
     comparison::Suspects,
@@ -88,10 +88,9 @@ impl Parity {
         &self,
         held: Option<&Held>,
         after: Duration,
-        keep_deleted: Duration,
+        Ages { now_ms, keep_deleted }: Ages,
     ) -> Result<Seen, MirrorError> {
         let family = self.family();
-        let now_ms = self.env().wall().as_millis();
         let is_older = |since_ms: i64, than: Duration| {
             i128::from(now_ms.saturating_sub(since_ms)) >= than.as_millis() as i128
         };

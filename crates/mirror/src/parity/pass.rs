@@ -11,7 +11,7 @@
 //! where these credentials may not delete, a group is not changed a second time, so that what is left over has a bound.
 
 use super::{
-    Grouping, Parity,
+    Ages, Grouping, Parity,
     look::{Candidate, Seen},
     rewrite::{Change, Rewritten},
     rows::RowError,
@@ -48,9 +48,9 @@ impl Parity {
         &self,
         anchor: &Anchor,
         grouping: Grouping,
-        keep_deleted: Duration,
+        ages: Ages,
     ) -> Result<Suspects, MirrorError> {
-        let passed = self.pass_once(anchor, grouping, keep_deleted).await;
+        let passed = self.pass_once(anchor, grouping, ages).await;
         let mut state = self.lock();
         let status = &mut state.status;
         status.last_error = passed.as_ref().err().map(ToString::to_string);
@@ -65,21 +65,21 @@ impl Parity {
         &self,
         anchor: &Anchor,
         Grouping { after, copies }: Grouping,
-        keep_deleted: Duration,
+        ages: Ages,
     ) -> Result<Suspects, MirrorError> {
         // What is doomed before the groups: see `hold`.
         let held = self.enter_pass(anchor, copies).await?;
         self.refresh().await.map_err(MirrorError::Second)?;
         let undeletable = self.delete_left_over().await?;
-        let mut seen = self.look(held.as_ref(), after, keep_deleted).await?;
+        let mut seen = self.look(held.as_ref(), after, ages).await?;
         let mut suspects = self.judge_absent(anchor, &mut seen).await?;
         if firn_env::planted!("mirror.dropped_before_the_generation")
             && let Some(held) = &held
         {
             self.drop_planted(held, &seen).await?;
         }
-        let mut changes = self.leaving(&seen, after, keep_deleted);
-        let joined = self.joining(&seen, after, &undeletable, &mut changes);
+        let mut changes = self.leaving(&seen, after, ages);
+        let joined = self.joining(&seen, (after, ages), &undeletable, &mut changes);
         let mut broken = self.lock().index.unreadable;
         for change in changes.into_values() {
             if change.old.is_some() && undeletable.contains(&change.group) {
@@ -113,9 +113,9 @@ impl Parity {
     }
 
     /// Groups that enough is to leave, or of which a parity is lost.
-    fn leaving(&self, seen: &Seen, after: Duration, keep_deleted: Duration) -> BTreeMap<u64, Change> {
-        let now_ms = i128::from(self.env().wall().as_millis());
-        let longest_ms = (keep_deleted + after).as_millis() as i128;
+    fn leaving(&self, seen: &Seen, after: Duration, ages: Ages) -> BTreeMap<u64, Change> {
+        let now_ms = i128::from(ages.now_ms);
+        let longest_ms = (ages.keep_deleted + after).as_millis() as i128;
         let state = self.lock();
         let mut changes = BTreeMap::new();
         for (group, known) in &state.index.groups {
@@ -153,11 +153,11 @@ impl Parity {
     fn joining(
         &self,
         seen: &Seen,
-        after: Duration,
+        (after, ages): (Duration, Ages),
         undeletable: &BTreeSet<u64>,
         changes: &mut BTreeMap<u64, Change>,
     ) -> BTreeSet<SegmentId> {
-        let now_ms = i128::from(self.env().wall().as_millis());
+        let now_ms = i128::from(ages.now_ms);
         let has_waited = |candidate: &Candidate| {
             now_ms - i128::from(candidate.modified_ms) >= 2 * after.as_millis() as i128
         };

@@ -36,7 +36,18 @@ impl World {
     }
 
     pub async fn with(env: &Env, layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
-        let (first, second) = (Arc::new(MemoryStore::new(env)), Arc::new(MemoryStore::new(env)));
+        Self::of((env, env), layer).await
+    }
+
+    /// A mirror on one machine, whose stores have the clock of another.
+    pub async fn of(
+        (env, of_stores): (&Env, &Env),
+        layer: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    ) -> Self {
+        let (first, second) = (
+            Arc::new(MemoryStore::new(of_stores)),
+            Arc::new(MemoryStore::new(of_stores)),
+        );
         let anchor = Anchor::new(MemoryTable::new().connect(env), env.clone(), FAMILY);
         anchor.create_family().await.unwrap();
         let queue: Arc<Queue> = Arc::default();
