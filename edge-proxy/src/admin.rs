@@ -161,7 +161,12 @@ pub enum Reply {
         epochs: Vec<u32>,
     },
     /// The end of an audit.
-    Audited { report: Box<AuditReport> },
+    Audited {
+        report: Box<AuditReport>,
+        /// Why what was found is no signed report.
+        #[serde(default)]
+        not_signed: Option<String>,
+    },
     /// The end of a repair.
     Repaired { repaired: Box<RepairReport> },
     /// The snapshots there are.

@@ -181,8 +181,8 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
         second: !first_store_alone,
     };
     let mut client = Client::ask(config, command).await?;
-    let report = match expect_end(&mut client, "auditing").await? {
-        Reply::Audited { report } => report,
+    let (report, not_signed) = match expect_end(&mut client, "auditing").await? {
+        Reply::Audited { report, not_signed } => (report, not_signed),
         Reply::Damage { detail, .. } => {
             return Err(Failure::damaged(format!(
                 "the volume's root itself is lost or damaged: {detail}"
@@ -197,6 +197,9 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
     match output {
         Output::Text => print!("{}", text(&report)),
         Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::new)?),
+    }
+    if let Some(why) = &not_signed {
+        eprintln!("{why}");
     }
     if report.is_first_intact() && !report.is_intact() {
         return Err(Failure::damaged(

@@ -9,6 +9,9 @@
 //! that; it goes into the bucket (`bucket.rs`) and is kept here (`kept.rs`). While the store does not answer it is kept here alone, and put
 //! by the next audit. See decision 0197.
 //!
+//! The key is good for as long as the ownership is: who was overtaken while the audit ran signs nothing any more. What was found is kept and told all the
+//! same, as an audit that nobody signed.
+//!
 //! The audit itself reads the store and the table, not this edge's caches, and has no keys (docs/audits.md). An idle edge makes no
 //! request (I9) unless the configuration asks for audits: then they are made whether somebody writes or not, since what was lost
 //! is lost without anybody's writing. When the next one is due follows from the last that is kept, so neither a restart nor a day
@@ -16,6 +19,8 @@
 
 pub mod bucket;
 pub mod kept;
+#[cfg(test)]
+mod tests;
 mod writing;
 
 use crate::{
@@ -195,6 +200,38 @@ const TOLD_PPM: u32 = 10_000;
 /// Times that the next number is tried while others use it up, or somebody puts what is no report there.
 const NUMBERS_TRIED: usize = 4;
 
+/// What is told of an audit whose signer does not own the volume any more.
+const NOT_SIGNED: &str = "it is no signed report: the volume was taken over while this audit ran, and the key of this edge does not count for it any \
+                          more. What was found is kept here (firn-edge audit list); for a report audit again where the volume is owned now";
+
+/// What came of an audit.
+pub struct Ended {
+    pub found: Result<AuditReport, CleanError>,
+    /// Why what was found is no signed report, though it says something of the store.
+    pub not_signed: Option<&'static str>,
+}
+
+/// The volume has another owner by now.
+struct Overtaken;
+
+/// Tells of an audit that is dropped before its end.
+struct Unfinished {
+    by: AskedBy,
+    is_done: bool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let asked_by = self.by.name();
+            tracing::warn!(
+                asked_by,
+                "an audit was given up before its end, so nothing is kept of it: the edge stops, or who asked went away"
+            );
+        }
+    }
+}
+
 /// An audit is under way already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
@@ -324,12 +361,12 @@ impl Auditor {
     ///
     /// # Errors
     /// [`Busy`] if one is under way.
-    pub async fn audit(
-        &self,
-        asked: Asked,
-        progress: &AuditProgress,
-    ) -> Result<Result<AuditReport, CleanError>, Busy> {
+    pub async fn audit(&self, asked: Asked, progress: &AuditProgress) -> Result<Ended, Busy> {
         let mut kept = self.kept.try_lock().map_err(|_| Busy)?;
+        let mut unfinished = Unfinished {
+            by: asked.by,
+            is_done: false,
+        };
         let _running = Running::begin(&self.part);
         let began_at_ms = self.env.wall().as_millis();
         let request = AuditRequest {
@@ -347,13 +384,20 @@ impl Auditor {
                 .and_then(|second| second.to_audit()),
         };
         let (store, anchor) = (self.store.clone(), &self.parts.anchor);
-        let ended = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
-        for volume in ended.iter().flat_map(|report| &report.volumes) {
+        let found = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
+        for volume in found.iter().flat_map(|report| &report.volumes) {
             self.damaged_segments().extend(&volume.damaged_segments);
         }
-        let audit = KeptAudit::of(self.env.wall().as_millis(), asked.by, &ended);
+        let mut audit = KeptAudit::of(self.env.wall().as_millis(), asked.by, &found);
         log(&audit);
         let signed = self.sign(&kept, began_at_ms, &audit).await;
+        let not_signed = signed.is_err().then_some(NOT_SIGNED);
+        if let Some(why) = not_signed {
+            tracing::warn!("{why}");
+            let before = audit.detail.take().map(|detail| format!("{detail}; "));
+            audit.detail = Some(before.unwrap_or_default() + why);
+        }
+        let signed = signed.unwrap_or(None);
         let last = signed.map_or_else(
             || Kept::Unsigned(Box::new(audit)),
             |signed| Kept::Signed(Box::new(signed)),
@@ -367,18 +411,40 @@ impl Auditor {
         part.last = Some(in_short);
         part.last_intact_at_ms = kept.last_intact_at_ms();
         part.not_kept = not_kept;
-        Ok(ended)
+        unfinished.is_done = true;
+        Ok(Ended { found, not_signed })
     }
 
     /// Signs what an audit found as the next report of the volume's, and puts it into the bucket, with those before it that are not there
     /// yet. If the store does not answer it follows what is known here. `None` if there is nothing to sign.
-    async fn sign(&self, kept: &KeptAudits, began_at_ms: i64, audit: &KeptAudit) -> Option<SignedReport> {
-        let signer = self.signer.as_ref()?;
+    async fn sign(
+        &self,
+        kept: &KeptAudits,
+        began_at_ms: i64,
+        audit: &KeptAudit,
+    ) -> Result<Option<SignedReport>, Overtaken> {
+        let Some(signer) = self.signer.as_ref() else {
+            return Ok(None);
+        };
         let subject = Subject {
             prices: &self.book.name,
             signer,
         };
-        let new = writing::report(&subject, began_at_ms, audit)?;
+        let Some(new) = writing::report(&subject, began_at_ms, audit) else {
+            return Ok(None);
+        };
+        match self.parts.anchor.load(self.parts.volume).await {
+            Ok((now, _))
+                if (now.epoch, now.grant) != (signer.epoch(), signer.grant())
+                    && !firn_env::planted!("auditor.signs_for_ever") =>
+            {
+                return Err(Overtaken);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "whether this edge owns the volume still is told by the reports alone")
+            }
+        }
         let sign = |end| {
             let report: Report = NewReport::clone(&new).following(end);
             SignedReport::sign(&report, |message| signer.sign(message))
@@ -389,23 +455,32 @@ impl Auditor {
             keys: self.parts.keys.clone(),
             volume: self.parts.volume,
         };
-        match file(&bucket, kept, &sign).await {
-            Ok(signed) => Some(signed),
+        match file(&bucket, kept, signer.epoch().0, &sign).await {
+            Ok(signed) => signed.map(Some),
             Err(error) => {
                 tracing::warn!(%error, "the report of an audit is kept here, and put into the bucket by the next one");
-                Some(sign(kept.end_of_chain()))
+                Ok(Some(sign(kept.end_of_chain())))
             }
         }
     }
 }
 
-/// Puts into the bucket what is only here, and behind it what `sign` makes of the end of the chain.
+/// Puts into the bucket what is only here, and behind it what `sign` makes of the end of the chain; nothing behind a report of an owner of after
+/// this `epoch`. A number is used once, so who signs at the same time as a new owner is told here.
 async fn file(
     bucket: &ReportBucket,
     kept: &KeptAudits,
+    epoch: u64,
     sign: &impl Fn((u64, Option<[u8; 32]>)) -> SignedReport,
-) -> Result<SignedReport, StoreError> {
+) -> Result<Result<SignedReport, Overtaken>, StoreError> {
+    let is_later = |newest: &Option<SignedReport>| {
+        let newest = newest.as_ref().map(|newest| newest.report().signer.epoch);
+        newest.is_some_and(|newest| newest > epoch) && !firn_env::planted!("auditor.signs_for_ever")
+    };
     let in_bucket = bucket.newest().await?;
+    if is_later(&in_bucket) {
+        return Ok(Err(Overtaken));
+    }
     let mut end = in_bucket.as_ref().map_or((0, None), SignedReport::link);
     let newest_there = end.0;
     for report in kept
@@ -430,17 +505,20 @@ async fn file(
     for _ in 0..NUMBERS_TRIED {
         let signed = sign(end);
         if bucket.put(&signed).await? {
-            return Ok(signed);
+            return Ok(Ok(signed));
         }
         // Another owner's by now, or something that is no report: whatever it is, it is not replaced.
         let newest = bucket.newest().await?;
+        if is_later(&newest) {
+            return Ok(Err(Overtaken));
+        }
         let newest = newest.as_ref().map_or((0, None), SignedReport::link);
         end = match newest.0 > end.0 {
             true => newest,
             false => (end.0 + 1, end.1),
         };
     }
-    Ok(sign(end))
+    Ok(Ok(sign(end)))
 }
 
 /// Once, where it is known; an administrator who asked is told as well.
@@ -473,36 +551,5 @@ fn due_at(last: Option<(i64, Outcome)>, every: Duration, first_ms: i64, now_ms: 
 impl ShowsWork for AuditPart {
     fn set_running(&mut self, is_running: bool) {
         self.is_running = is_running;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY: Duration = Duration::from_secs(86_400);
-    const HOUR_MS: i64 = 3_600_000;
-
-    #[test]
-    fn the_calendar_goes_on_where_the_last_audit_ended() {
-        let due = |outcome, now_ms| due_at(Some((1000, outcome)), DAY, 7, now_ms);
-        assert_eq!(due(Outcome::Intact, 2000), 1000 + 24 * HOUR_MS);
-        // Long off: at once, and one, not one for each day.
-        assert_eq!(due(Outcome::Intact, 100 * 24 * HOUR_MS), 1000 + 24 * HOUR_MS);
-        assert_eq!(due(Outcome::Failed, 2000), 1000 + HOUR_MS);
-        assert_eq!(due_at(None, DAY, 7, 5), 7);
-    }
-
-    #[test]
-    fn a_clock_that_was_wrong_delays_no_audit_for_longer_than_the_calendar_says() {
-        let future = Some((i64::MAX - 1, Outcome::Intact));
-        assert_eq!(due_at(future, DAY, 7, 1000), 1000 + 24 * HOUR_MS);
-        assert_eq!(due_at(None, DAY, i64::MAX, 1000), 1000 + 24 * HOUR_MS);
-    }
-
-    #[test]
-    fn the_default_finds_one_percent_nearly_always() {
-        let missed = (1.0 - TOLD_SHARE).powi(i32::try_from(firn_cleaner::DEFAULT_CHALLENGES).expect("few"));
-        assert!(missed < 0.001, "{missed}");
     }
 }

@@ -90,6 +90,8 @@ pub struct SecondPart {
     /// Deleted from the first, and kept here.
     pub kept_deleted: u64,
     pub deleted_objects: u64,
+    /// How much this machine's clock is ahead of the second store's, if that is minutes; negative if it is behind.
+    pub clock_ahead_ms: Option<i64>,
     /// What the second store would not delete.
     pub held: u64,
     /// Objects that the first store had lost and readers had from here.
@@ -271,6 +273,7 @@ impl Second {
             named: found.named,
             kept_deleted: found.waiting + found.marked,
             deleted_objects: status.deleted_objects,
+            clock_ahead_ms: status.clock_ahead_ms,
             held: found.held,
             reads_answered: reads.objects,
             reads_answered_bytes: reads.bytes,
@@ -372,6 +375,14 @@ impl SecondPart {
             lines.push(format!(
                 "{} members that are not needed any more cannot be deleted",
                 self.held
+            ));
+        }
+        if let Some(ahead_ms) = self.clock_ahead_ms {
+            lines.push(format!(
+                "this machine's clock is {} {} that of this store: what is to be deleted there waits until it is time by both. Set the clock \
+                 that is wrong",
+                span(ahead_ms.unsigned_abs()),
+                if ahead_ms > 0 { "ahead of" } else { "behind" }
             ));
         }
         lines.extend(self.parity.iter().flat_map(ParityPart::lines));

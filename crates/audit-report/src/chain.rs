@@ -18,6 +18,11 @@ pub enum Break {
         /// The number of the first of the two.
         sequence: u64,
     },
+    /// It was signed with the key of an ownership that had ended: another owner's report lies before it.
+    Overtaken {
+        /// Its number.
+        sequence: u64,
+    },
 }
 
 impl fmt::Display for Break {
@@ -30,6 +35,10 @@ impl fmt::Display for Break {
                 "report {sequence} is not the one that report {} followed when it was signed: one of them was replaced",
                 sequence.saturating_add(1)
             ),
+            Self::Overtaken { sequence } => write!(
+                formatter,
+                "report {sequence} was signed with the key of an owner that a report before it shows was one no more: do not rely on it"
+            ),
         }
     }
 }
@@ -39,6 +48,7 @@ impl fmt::Display for Break {
 pub fn breaks<'a>(reports: impl IntoIterator<Item = (u64, Option<&'a SignedReport>)>) -> Vec<Break> {
     let mut breaks = Vec::new();
     let mut before: Option<(u64, Option<&SignedReport>)> = None;
+    let mut newest_epoch = 0;
     for (sequence, report) in reports {
         if let Some((last, followed)) = before {
             if sequence > last.saturating_add(1) {
@@ -51,6 +61,13 @@ pub fn breaks<'a>(reports: impl IntoIterator<Item = (u64, Option<&'a SignedRepor
             {
                 breaks.push(Break::Replaced { sequence: last });
             }
+        }
+        if let Some(report) = report {
+            let epoch = report.report().signer.epoch;
+            if epoch < newest_epoch {
+                breaks.push(Break::Overtaken { sequence });
+            }
+            newest_epoch = newest_epoch.max(epoch);
         }
         before = Some((sequence, report));
     }

@@ -5,7 +5,7 @@ use super::{
     server::{Admin, Replies},
 };
 use crate::{
-    auditor::{Asked, Busy},
+    auditor::{Asked, Busy, Ended},
     report,
 };
 use firn_cleaner::{AuditProgress, CleanError};
@@ -29,15 +29,24 @@ impl Admin {
             Err(Busy) => Reply::Error {
                 text: "an audit is under way already".into(),
             },
-            Ok(Ok(report)) => Reply::Audited {
+            Ok(Ended {
+                found: Ok(report),
+                not_signed,
+            }) => Reply::Audited {
                 report: Box::new(report),
+                not_signed: not_signed.map(str::to_owned),
             },
-            Ok(Err(CleanError::Damaged(damage))) => Reply::Damage {
+            Ok(Ended {
+                found: Err(CleanError::Damaged(damage)),
+                ..
+            }) => Reply::Damage {
                 inode: damage.inode(),
                 path: None,
                 detail: damage.to_string(),
             },
-            Ok(Err(error)) => Reply::Error {
+            Ok(Ended {
+                found: Err(error), ..
+            }) => Reply::Error {
                 text: format!("the audit ended early: {error}"),
             },
         };

@@ -15,6 +15,8 @@ enum Filed {
     Kept,
     /// The service will not have it, now or later.
     Refused,
+    /// It has nothing of this edge any more.
+    NotFromHere(String),
     NotNow,
 }
 
@@ -25,13 +27,29 @@ impl Reporting {
         let kept = std::fs::read_to_string(&path).ok();
         let mut last: u64 = kept.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         let mut seen = None;
+        let mut is_told = false;
         loop {
             let newest = auditor.part().last.map(|last| last.ended_at_ms);
             let mut is_done = true;
             if newest != seen {
                 for report in auditor.reports_after(last).await {
                     match self.file(&report).await {
-                        Filed::Kept | Filed::Refused => last = report.report().sequence,
+                        Filed::Kept | Filed::Refused => {
+                            last = report.report().sequence;
+                            is_told = false;
+                        }
+                        Filed::NotFromHere(why) => {
+                            if !std::mem::replace(&mut is_told, true) {
+                                tracing::warn!(
+                                    sequence = report.report().sequence,
+                                    why,
+                                    "the service takes no report of an audit from this edge; the bucket has them (firn-edge audit list), and they are \
+                                     brought once the edge is let in again"
+                                );
+                            }
+                            is_done = false;
+                            break;
+                        }
                         Filed::NotNow => {
                             is_done = false;
                             break;
@@ -57,7 +75,8 @@ impl Reporting {
         match self.joined.exchange(&self.config, &path, Some(&body)).await {
             Ok(Ok(reply)) if (200..300).contains(&reply.status) => Filed::Kept,
             // Of before reports were brought, of too many requests, or in trouble.
-            Ok(Ok(reply)) if matches!(reply.status, 401 | 403 | 404 | 405 | 429 | 500..) => Filed::NotNow,
+            Ok(Ok(reply)) if matches!(reply.status, 401 | 403) => Filed::NotFromHere(reply.problem().detail),
+            Ok(Ok(reply)) if matches!(reply.status, 404 | 405 | 429 | 500..) => Filed::NotNow,
             Ok(Ok(reply)) => {
                 let problem = reply.problem();
                 tracing::warn!(

@@ -461,7 +461,13 @@ impl Second {
                 } else {
                     audit.missing += 1;
                     audit.damaged += draws;
-                    audit.name(&key, "it is not there");
+                    let detail = match modified_ms {
+                        Some(_) => "it is not there",
+                        None => {
+                            "it is in neither store, so no mirror copies it: see what is said of the first"
+                        }
+                    };
+                    audit.name(&key, detail);
                 }
             }
         }

@@ -5,6 +5,7 @@
 //!              ├ its writer may still commit it ───────────────→ waits for the next repair
 //!              ├ no index in either store, and a pointer leads
 //!              │ there, or what does cannot be told ───────────→ beyond repair
+//!              ├ no index in either store, its writer never was ─→ beyond repair: nothing of this name was ever put, or the table was put back
 //!              ├ no root needs anything of it ─────────────────→ unneeded; retired, if it is there or a manifest may have it
 //!              ├ what is needed is right in one store or other → moved into the repairer's own log, retired with a record
 //!              └ something needed is right in neither ─────────→ beyond repair; it stays, and what is right is read as before
@@ -25,6 +26,7 @@ use crate::{
     objects::Objects,
     own_log::OwnLog,
     reachability::reached,
+    tenure::WriterState,
     victims::{Candidate, Hint},
 };
 use firn_anchor::retirement_segments;
@@ -37,6 +39,10 @@ use std::{
 
 /// Rounds that another cleaner may win before this one gives up for now.
 const OVERTAKEN_MAX: u64 = 8;
+
+/// What is said of a name that nothing can have been put under.
+const NEVER_EXISTED: &str = "and no file needs it: the table has given its number to no writer. Either no segment of this name ever existed, and whoever told \
+                             the manifest of it was wrong; or the table was put back to an earlier state";
 
 /// What is beyond repair of a segment, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,8 +262,18 @@ impl Cleaner {
             } else if let Some(damage) = &met.cut_off {
                 let detail = format!("{detail}; whether anything of it is needed cannot be told: {damage}");
                 repair.beyond.push(Beyond { segment, detail });
-            } else if !self.is_settled(objects, scene, segment).await? {
-                repair.waiting.insert(segment);
+            } else if let Some(why) = self.unsettled(objects, scene, segment).await? {
+                match why {
+                    // Not retired: whoever is given the number later may write under this name.
+                    WriterState::NeverDrawn => repair.beyond.push(Beyond {
+                        segment,
+                        detail: format!("{detail}, {NEVER_EXISTED}"),
+                    }),
+                    WriterState::Over
+                    | WriterState::UpTo { .. }
+                    | WriterState::MayCommit
+                    | WriterState::Unknown => drop(repair.waiting.insert(segment)),
+                }
             } else if !is_to_be_retired(&sizes, &scene.branches) {
                 repair.unneeded.insert(segment);
             } else {
@@ -276,16 +292,20 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Whether a segment's writer can commit nothing of it any more.
-    async fn is_settled(
+    /// Why a segment cannot be judged; `None`: its writer can commit nothing of it any more.
+    async fn unsettled(
         &self,
         objects: &Objects,
         scene: &mut Scene,
         segment: SegmentId,
-    ) -> Result<bool, CleanError> {
+    ) -> Result<Option<WriterState>, CleanError> {
         let (all, states) = (&scene.branches, &mut scene.writer_states);
         let state = states.of(objects, &self.limits, all, segment.writer).await?;
-        Ok(state.allows(segment.sequence, None))
+        let is_planted = firn_env::planted!("cleaner.repair_waits_for_what_never_was");
+        Ok(match state {
+            WriterState::NeverDrawn if is_planted => Some(WriterState::MayCommit),
+            state => (!state.allows(segment.sequence, None)).then_some(state),
+        })
     }
 }
 

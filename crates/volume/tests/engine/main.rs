@@ -18,6 +18,7 @@ mod manifest;
 mod manifest_audit;
 mod manifest_costs;
 mod manifest_gathering;
+mod never_existed;
 mod quota;
 mod reading_back;
 mod rekeying;

@@ -112,6 +112,9 @@ pub struct Mirrored {
     pub kept_deleted: u64,
     /// Deleted from the second store.
     pub deleted: u64,
+    /// How much this machine's clock is ahead of the second store's, in milliseconds, if that is minutes; negative if it is behind. What is to be deleted
+    /// waits until it is time by both.
+    pub clock_ahead_ms: Option<i64>,
     /// What it would not delete: a lock, a missing permission.
     pub held: u64,
     /// Absent if no parity groups are kept.
@@ -246,6 +249,7 @@ impl Host {
             named: found.named,
             kept_deleted: found.waiting + found.marked,
             deleted: found.deleted,
+            clock_ahead_ms: mirror.status().clock_ahead_ms,
             held: found.held,
             parity: wanted.grouping.map(|_| Grouped::of(&mirror.parity().status())),
             cost_nanodollars: stores.saturating_add(opened.roots.nano_dollars() - table_before),
