@@ -272,6 +272,24 @@ fn a_report_that_is_missing_or_replaced_breaks_the_chain_where_it_was() {
 }
 
 #[test]
+fn a_report_of_an_ownership_that_had_ended_is_told() {
+    let of_epoch = |epoch, before: Option<&SignedReport>| {
+        let mut next = new(Outcome::Intact);
+        next.signer.epoch = epoch;
+        signed(next, before)
+    };
+    let first = of_epoch(4, None);
+    let second = of_epoch(5, Some(&first));
+    let late = of_epoch(4, Some(&second));
+    let third = of_epoch(5, Some(&late));
+    assert_eq!(broken(&[first.clone(), second.clone()]), []);
+    assert_eq!(
+        broken(&[first, second, late, third]),
+        [Break::Overtaken { sequence: 3 }]
+    );
+}
+
+#[test]
 fn what_is_too_long_is_cut_so_that_a_report_has_a_bound() {
     let mut long = of_two(Outcome::Damaged);
     let text = "\u{1}".repeat(10_000);
