@@ -108,4 +108,18 @@ async fn reports_are_kept_once_by_who_serves_the_volume_and_shown_as_they_were_s
         .map(|item| item["sequence"].as_u64().unwrap())
         .collect();
     assert_eq!(numbers, [401, 2]);
+
+    // An edge that was removed while it audited brings nothing any more, and what it brought before stays.
+    let removal = Call::new(Method::DELETE, &format!("{base}/edges/{edge}")).token(&token);
+    let removed = service.send(removal).await;
+    assert!(removed.status.is_success(), "{:?}", removed.body);
+    let late = bring(&service, &path, &peer, report(2, later.link()).text()).await;
+    assert!(
+        [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&late.status),
+        "{:?}",
+        late.body
+    );
+    assert!(!late.text("detail").is_empty(), "the edge is told why");
+    let after = service.get(&token, &listing).await;
+    assert_eq!(after.body["items"], listed.body["items"]);
 }
