@@ -9,6 +9,7 @@ use firn_seal::{EpochKey, Keys};
 use firn_store::{DirectoryStore, ListPage, ObjectInfo, ObjectKey, PutMode};
 use firn_table::{RedbTable, Table};
 use firn_volume::{FormatOptions, VolumeConfig};
+use futures::future::join;
 use std::{collections::BTreeMap, path::PathBuf};
 use tokio::sync::Notify;
 
@@ -173,8 +174,12 @@ impl World {
 
 impl Machine {
     async fn audit(&self) -> Ended {
+        self.audit_for(AskedBy::Administrator).await
+    }
+
+    async fn audit_for(&self, by: AskedBy) -> Ended {
         let asked = Asked {
-            by: AskedBy::Administrator,
+            by,
             challenges: 10,
             budget: Money::parse("1").expect("an amount"),
             seed: None,
@@ -199,19 +204,13 @@ async fn who_is_overtaken_while_an_audit_runs_signs_no_report_and_tells_what_was
 
     // In the middle of the next one the volume gets another owner.
     let closed = first.gated.gate.acquire().await.expect("open");
-    let auditing = first.auditor.clone();
-    let asked = Asked {
-        by: AskedBy::Calendar,
-        challenges: 10,
-        budget: Money::parse("1").expect("an amount"),
-        seed: None,
-        second: false,
+    let meanwhile = async {
+        first.gated.waits.notified().await;
+        let second = world.machine("second").await;
+        drop(closed);
+        second
     };
-    let audit = tokio::spawn(async move { auditing.audit(asked, &AuditProgress::default()).await });
-    first.gated.waits.notified().await;
-    let second = world.machine("second").await;
-    drop(closed);
-    let ended = audit.await.expect("no panic").expect("none was under way");
+    let (ended, second) = join(first.audit_for(AskedBy::Calendar), meanwhile).await;
     assert!(ended.found.is_ok_and(|found| found.is_intact()));
     let why = ended.not_signed.expect("the key does not count any more");
     assert!(why.contains("taken over"), "{why}");
