@@ -149,7 +149,18 @@ async fn what_was_altered_in_the_second_store_is_named_and_the_first_is_not_blam
         .open(&minutes)
         .expect("a segment");
     file.set_modified(old).expect("a time");
-    let told = edge.fail(6, &["audit", "--challenges", "1"]);
+    // While anything waits for its copy, everything that is absent may.
+    let mut asked = 0;
+    let told = loop {
+        wait_until_current(&edge);
+        let output = edge.command(&["audit", "--challenges", "1"]);
+        let told = String::from_utf8(output.stdout).expect("text");
+        if output.status.code() == Some(6) {
+            break told;
+        }
+        asked += 1;
+        assert!(asked < 30 && told.contains(" wait, 0 are missing"), "{told}");
+    };
     let named = format!(
         "  in the second store: {}: it is not there",
         key(&cloud, &minutes)
