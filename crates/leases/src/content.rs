@@ -1,4 +1,4 @@
-//! What leases ask of the file system whose inodes they are of.
+//! The file system whose inodes are leased, as leases see it.
 
 use crate::MemberError;
 use async_trait::async_trait;
