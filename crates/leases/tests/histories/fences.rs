@@ -1,4 +1,4 @@
-//! What is in doubt happens no more once its member goes on; and a member that is only slow is not broken. Each with the guard taken out as well.
+//! Guards against calls in doubt, each with the guard taken out as well: what is in doubt happens no more once its member goes on, and a member that is only slow is not broken.
 
 use crate::{FAMILY, VOLUME, prepare};
 use async_trait::async_trait;
