@@ -81,7 +81,7 @@ impl Protocol {
         if !self.is(Bug::GiftInDoubtWithoutFence) {
             self.beat(world, index);
         }
-        self.look_after_gift(world, index, slot);
+        self.reconcile_gift(world, index, slot);
     }
 
     /// A beat has to be sent while a gift is under way: the gift is given up, and looked at after the beat.
@@ -92,11 +92,11 @@ impl Protocol {
         if self.is(Bug::GiftWithoutOwnRecord) {
             world.members[index].late_gift = Some(slot);
         }
-        self.look_after_gift(world, index, slot);
+        self.reconcile_gift(world, index, slot);
     }
 
     /// What was not given may be used again after the next read of the root.
-    fn look_after_gift(&self, world: &mut World, index: usize, slot: u8) {
+    fn reconcile_gift(&self, world: &mut World, index: usize, slot: u8) {
         if world.holder(slot as usize) == Some(index) {
             self.granted(world, index, slot as usize);
         }

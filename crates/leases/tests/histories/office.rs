@@ -290,9 +290,9 @@ impl Office {
         member: &Member,
         files: &Arc<Files>,
         inodes: &[u64],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<bool, MemberError> {
-        let Ok(pins) = self.env.timeout(patience, member.acquire(inodes)).await else {
+        let Ok(pins) = self.env.timeout(timeout, member.acquire(inodes)).await else {
             lock(&self.world).count("given up");
             return Ok(false);
         };
