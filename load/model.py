@@ -99,7 +99,9 @@ def calibrated(alone, idle, working):
         driver, costs = driver_of(name), {}
         if only := next((by for pattern, by in ONLY if re.match(pattern, name)), None):
             runs = (alone, idle, working)
-            units[name] = {only: sum(counts.get(name, 0.0) for counts, _ in runs) / sum(done[only] for _, done in runs)}
+            done = sum(done[only] for _, done in runs)
+            # A short run may hold none of it.
+            units[name] = {only: sum(counts.get(name, 0.0) for counts, _ in runs) / done} if done else {}
             continue
 
         def rest(run):
