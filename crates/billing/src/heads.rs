@@ -140,7 +140,7 @@ impl Billing {
     }
 
     /// Notes, before anything lies in a shard, that something may.
-    async fn note_spread(&self) -> Result<(), BillingError> {
+    pub(crate) async fn note_spread(&self) -> Result<(), BillingError> {
         if !self.spreads || self.spread_noted.load(Relaxed) {
             return Ok(());
         }

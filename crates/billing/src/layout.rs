@@ -41,6 +41,8 @@ pub(crate) const HOUR_PART_BYTES: usize = 200 << 10;
 pub(crate) const STREAMS: &str = "billing/streams";
 pub(crate) const PENDING: &str = "billing/pending";
 pub(crate) const TENANTS: &str = "billing/tenants";
+/// Of each tenant's hours the beginning.
+pub(crate) const HOURS: &str = "billing/hours/";
 /// The ledger's layout.
 pub(crate) const LAYOUT: &str = "billing/layout";
 /// Partitions of each kind in a ledger that is spread. A partition key takes 1,000 write units a second in DynamoDB, so 32 of them some 300,000 offices of
@@ -105,7 +107,7 @@ pub(crate) fn chunk_of(pending: &ItemKey) -> Option<ItemKey> {
 }
 
 pub(crate) fn hours(tenant: &TenantName) -> String {
-    format!("billing/hours/{tenant}")
+    format!("{HOURS}{tenant}")
 }
 
 pub(crate) fn hour_prefix(hour: Hour) -> String {

@@ -64,10 +64,7 @@ pub use reporter::{Reporter, ReporterRole};
 use firn_env::{Backoff, Env};
 use firn_table::Table;
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -84,8 +81,8 @@ pub struct Billing {
     spreads: bool,
     /// It is known of the table that something may lie in a shard.
     spread_noted: AtomicBool,
-    /// The partition of markers with which the next fold begins.
-    fold_next: AtomicUsize,
+    /// Requests that a fold has in flight.
+    side_by_side: usize,
 }
 
 impl Billing {
@@ -96,7 +93,7 @@ impl Billing {
             table,
             spreads: false,
             spread_noted: AtomicBool::new(false),
-            fold_next: AtomicUsize::new(0),
+            side_by_side: fold::SIDE_BY_SIDE,
         }
     }
 
@@ -106,6 +103,13 @@ impl Billing {
     #[must_use]
     pub fn spread(mut self, spreads: bool) -> Self {
         self.spreads = spreads;
+        self
+    }
+
+    /// With so many requests of a fold in flight at most (from 1). What it does does not depend on it.
+    #[must_use]
+    pub fn fold_side_by_side(mut self, requests: usize) -> Self {
+        self.side_by_side = requests.max(1);
         self
     }
 

@@ -7,5 +7,6 @@ mod independent;
 mod ingestion;
 mod meters;
 mod mutants;
+mod side_by_side;
 mod spreading;
 mod world;

@@ -31,6 +31,8 @@ use std::{
 use support::{SENDERS, TENANTS, deliver, expected, serve, tenant};
 
 const TABLE: &str = "FIRN_TEST_BILLING_TABLE";
+/// Whether the ledger is spread.
+const SPREAD: &str = "FIRN_TEST_BILLING_SPREAD";
 
 /// Run by the others in a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,11 +42,12 @@ async fn child_that_keeps_the_ledger_until_it_is_killed() {
     };
     let env = firn_env::real(Path::new(&path).parent().unwrap()).unwrap();
     let table = RedbTable::open(&env, Path::new(&path)).await.unwrap();
-    serve(env, Arc::new(table)).await;
+    serve(env, Arc::new(table), std::env::var_os(SPREAD).is_some()).await;
 }
 
-fn start(path: &Path, port: &AtomicU16) -> Child {
+fn start(path: &Path, port: &AtomicU16, spreads: bool) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
+        .envs(spreads.then_some((SPREAD, "1")))
         .args([
             "--exact",
             "child_that_keeps_the_ledger_until_it_is_killed",
@@ -69,7 +72,9 @@ async fn run(seed: u64, records: u64, kills: u64, largest_batch: u64) {
     let path = directory.path().join("table.redb");
     let port = Arc::new(AtomicU16::new(0));
     let received = Arc::new(AtomicU64::new(0));
-    let mut child = start(&path, &port);
+    // Every other ledger is spread over shards.
+    let spreads = seed % 2 == 1;
+    let mut child = start(&path, &port, spreads);
     let began = Instant::now();
     let each = records / SENDERS;
     let senders: Vec<_> = (0..SENDERS)
@@ -94,7 +99,7 @@ async fn run(seed: u64, records: u64, kills: u64, largest_batch: u64) {
             child.kill().unwrap();
             child.wait().unwrap();
             killed += 1;
-            child = start(&path, &port);
+            child = start(&path, &port, spreads);
         }
     }
     for sender in senders {
@@ -159,7 +164,8 @@ async fn run(seed: u64, records: u64, kills: u64, largest_batch: u64) {
     }
     assert_eq!(counted, each * SENDERS);
     println!(
-        "seed {seed}: {counted} records by {SENDERS} senders, {killed} kills, {:.1} s ({:.0} records/s), {} nano-dollars",
+        "seed {seed}{}: {counted} records by {SENDERS} senders, {killed} kills, {:.1} s ({:.0} records/s), {} nano-dollars",
+        if spreads { ", spread" } else { "" },
         delivered.as_secs_f64(),
         counted as f64 / delivered.as_secs_f64(),
         total

@@ -1,7 +1,7 @@
 //! The planted bugs that the histories must find; without them they prove nothing.
 
 /// Each by its name, with what it does.
-pub(super) const MUTANTS: [&str; 16] = [
+pub(super) const MUTANTS: [&str; 19] = [
     // A batch that partly overlaps what was received is taken as wholly new.
     "billing.overlap_is_new",
     // What was overtaken counts as received.
@@ -32,6 +32,12 @@ pub(super) const MUTANTS: [&str; 16] = [
     "billing.moves_without_a_trace",
     // Markers in shards are not looked for.
     "billing.shards_are_not_folded",
+    // Two groups of one round fold the same tenant.
+    "billing.tenants_are_not_parted",
+    // Of two folds that add to one hour the later one puts its sum over the other's.
+    "billing.hours_are_not_compared",
+    // A chunk's marker is removed before its records are in the hours.
+    "billing.markers_go_first",
     // Each hour is priced and rounded by itself.
     "billing.round_each_hour",
 ];

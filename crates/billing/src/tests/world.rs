@@ -4,7 +4,9 @@ use crate::{Billing, BillingError, Receipt, Reporter};
 use firn_env::{Env, sim::Machine};
 use firn_table::{FaultRates, MemoryTable};
 use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
+use futures::future::select;
 use std::{
+    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -48,6 +50,22 @@ pub(super) fn calm(env: &Env) -> Billing {
 /// What runs on a machine.
 type Process = (Env, Arc<Billing>);
 
+/// Passes of all sizes, some of which are dropped where they are.
+async fn fold_on_and_on(env: Env, billing: Arc<Billing>) {
+    loop {
+        let transactions = [usize::MAX, usize::MAX, 1, 3][env.random_below(4) as usize];
+        let pass = pin!(billing.fold(transactions));
+        // What a failed or dropped pass left is taken by the next.
+        if env.random_below(4) == 0 {
+            let moment = env.sleep(Duration::from_micros(env.random_below(12_000)));
+            select(pass, pin!(moment)).await;
+        } else {
+            let _ = pass.await;
+        }
+        env.sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// An API process on a machine that may be down.
 #[derive(Clone)]
 pub(super) struct Api {
@@ -74,15 +92,17 @@ impl Api {
         client.set_rates(self.rates.clone());
         // Instances that spread the ledger beside those that do not yet, or no longer.
         let spreads = env.random_below(2) == 0;
-        let billing = Arc::new(Billing::new(&env, client).spread(spreads));
+        let side_by_side = [1, 2, 8][env.random_below(3) as usize];
+        let billing = Billing::new(&env, client)
+            .spread(spreads)
+            .fold_side_by_side(side_by_side);
+        let billing = Arc::new(billing);
         *self.running.lock().unwrap() = Some((env.clone(), billing.clone()));
-        env.clone().spawn("fold", async move {
-            loop {
-                // What a failed step left is taken by the next.
-                let _ = billing.fold_all().await;
-                env.sleep(Duration::from_millis(20)).await;
-            }
-        });
+        // Two passes at once in one process, now and then.
+        for _ in 0..=env.random_below(2) {
+            env.clone()
+                .spawn("fold", fold_on_and_on(env.clone(), billing.clone()));
+        }
     }
 
     pub(super) fn crash(&self) {
