@@ -7,8 +7,8 @@ import socket
 import sys
 import pathlib
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/bill"))
-from counting import CountingProxy, Stream  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/lab"))
+from firnlab.counting import CountingProxy, Stream  # noqa: E402
 
 READS = ("GetItem", "Query", "TransactGetItems", "BatchGetItem", "Scan")
 WRITES = ("PutItem", "DeleteItem", "UpdateItem", "TransactWriteItems")

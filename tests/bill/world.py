@@ -18,8 +18,8 @@ import threading
 import time
 import urllib.request
 
-from counting import CountingProxy
 from firnlab import HOST_ADDRESS, LAB, LabError
+from firnlab.counting import CountingProxy
 
 API, API_METRICS, ANCHOR = 7400, 7464, 8447
 READY_S = 90

@@ -1,18 +1,16 @@
 """Three offices of one shared volume: an edge each, a bucket and a table, and the lines of each office to them."""
 
-import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 
-from . import HOST_ADDRESS, LAB, BRIDGE, LabError, namespace
+from . import HOST_ADDRESS, BRIDGE, LabError, namespace
+from .cloud import Cloud
 from .lines import Lines
 from .servers import READY_S, Server, wait_for_port
 
 OFFICES = {"one": HOST_ADDRESS, "two": "192.168.77.100", "three": "192.168.77.101"}
-KEY, SECRET = "firntest", "firntestsecret"
 
 
 class Offices(Server):
@@ -27,24 +25,16 @@ class Offices(Server):
         if not os.access(self.binary, os.X_OK):
             raise LabError(f"{binary} is not a program; build it with: cargo build --release -p firn-edge")
         self.edges, self.lines = {}, {}
-        self.environment = {
-            **os.environ, "FIRN_LAB_RUN": str(self.directory / "cloud"),
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-        }
+        self.cloud = Cloud(self.directory / "cloud")
 
     def prepare(self):
-        said = self._run([str(LAB / "cloud/start"), "versitygw", "dynamodb"])
-        ports = {name: int(re.search(rf"FIRN_TEST_{name}=\S*:(\d+)", said)[1]) for name in ("VERSITYGW", "DYNAMODB")}
-        self._run([
-            "curl", "-sSf", "-X", "PUT", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{KEY}:{SECRET}",
-            "-H", f"x-amz-content-sha256: {hashlib.sha256().hexdigest()}",
-            f"http://127.0.0.1:{ports['VERSITYGW']}/offices",
-        ])
+        self.cloud.start("versitygw", "dynamodb")
+        self.cloud.s3("PUT", "/offices")
         for name, address in OFFICES.items():
             if address != HOST_ADDRESS:
                 namespace.run("ip", "address", "add", f"{address}/24", "dev", BRIDGE)
             lines = self.lines[name] = Lines()
-            store, table = (lines.add(ports[server]) for server in ("VERSITYGW", "DYNAMODB"))
+            store, table = (lines.add(self.cloud.ports[server]) for server in ("versitygw", "dynamodb"))
             exports = "".join(
                 f'[[export]]\npath = "{path}"\nclients = ["192.168.77.0/24"]\nsquash = "none"\ndurability = "{durability}"\n'
                 for path, durability in (("/export", "journal"), ("/contracts", "cloud"))
@@ -82,7 +72,7 @@ grace_seconds = 1
             self.process = self.edges.pop(name)
             self.lines[name].mend()
             status = super().stop() or status
-        subprocess.run([str(LAB / "cloud/stop"), "versitygw", "dynamodb"], env=self.environment, capture_output=True)
+        self.cloud.stop()
         return status
 
     def administer(self, arguments):
@@ -116,18 +106,10 @@ grace_seconds = 1
         log = open(self.directory / f"edge-{name}.log", "ab")
         command = [self.binary, "--config", str(self._config(name)), "run"]
         self.edges[name] = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=self.environment
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=self.cloud.environment
         )
         for port in self.ports:
             wait_for_port(OFFICES[name], port, READY_S)
 
     def _edge(self, name, *arguments):
-        return self._run([self.binary, "--config", self._config(name), *arguments])
-
-    def _run(self, command):
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, env=self.environment
-        )
-        if done.returncode != 0:
-            raise LabError(f"{' '.join(map(str, command))} ends with {done.returncode}: {done.stdout}{done.stderr}")
-        return done.stdout
+        return self.cloud.run([self.binary, "--config", self._config(name), *arguments])
