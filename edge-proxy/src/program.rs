@@ -60,6 +60,10 @@ enum Command {
         #[cfg(feature = "testing")]
         #[arg(long, value_name = "FILE")]
         fault: Option<PathBuf>,
+        /// Runs with the planted bug of this name.
+        #[cfg(feature = "testing")]
+        #[arg(long, value_name = "BUG")]
+        plant: Option<String>,
     },
     /// Serves the volume as a directory of this machine, in the foreground and to nobody else. Ctrl-C unmounts, brings everything to
     /// the cloud, and gives the volume up.
@@ -290,7 +294,12 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Check(options) => return check::check(&edge, *options).await,
         Command::Upgrade(options) => return upgrade::upgrade(&edge, *options).await,
         #[cfg(feature = "testing")]
-        Command::Run { fault } => return run::run(&edge, fault.as_deref()).await,
+        Command::Run { fault, plant } => {
+            if let Some(bug) = plant {
+                firn_env::mutants::plant_everywhere(bug);
+            }
+            return run::run(&edge, fault.as_deref()).await;
+        }
         #[cfg(not(feature = "testing"))]
         Command::Run {} => return run::run(&edge, None).await,
         Command::Status { output } => return commands::status(&edge, volume, *output).await,
