@@ -1,4 +1,4 @@
-//! What a customer types, against servers that run. One program: each more would build and link all of it once again.
+//! Tests of the command line: what a customer types, against servers that run. One program: each more would build and link all of it once again.
 
 mod cloud;
 mod distrust;

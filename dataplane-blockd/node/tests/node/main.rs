@@ -1,4 +1,4 @@
-//! What a node of virtual disks keeps, answers and repairs. One program: each more would build and link all of it once again.
+//! Tests of a node: what it keeps, answers and repairs. One program: each more would build and link all of it once again.
 
 mod attachments;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What the control plane does for its callers, whatever happens to it meanwhile. One program: each more would build and link the whole service once again.
+//! Tests of the control plane, whatever happens to it meanwhile. One program: each more would build and link the whole service once again.
 
 mod anchor;
 mod anchor_table;
