@@ -24,7 +24,7 @@ use firn_anchor::{
 };
 use firn_env::{Env, Monotonic, WallTime};
 use firn_format::{VolumeId, WriterId};
-use publishing::Doubt;
+use publishing::{Doubt, alive};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
@@ -108,23 +108,44 @@ impl Member {
         number: MemberNumber,
         content: Arc<dyn Content>,
     ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
+        let adopt = |_, tuple: Arc<VolumeTuple>| async move {
+            content.adopt(&tuple).await?;
+            Ok(content)
+        };
+        Self::start_with(anchor, env, volume, number, adopt).await
+    }
+
+    /// The same for a content that is opened at the root that is read, by the writer of this incarnation: its segments and its journal files are that writer's.
+    /// While it opens, which takes as long as its journal is, signs of life are given.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and what `open` says.
+    pub async fn start_with<F: Future<Output = Result<Arc<dyn Content>, MemberError>>>(
+        anchor: Anchor,
+        env: Env,
+        volume: VolumeId,
+        number: MemberNumber,
+        open: impl FnOnce(WriterId, Arc<VolumeTuple>) -> F,
+    ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
         let called_at = env.wall();
-        let membership = anchor.start_member(volume, number).await?;
-        let validity = Validity::new(membership.heard_at(), called_at);
+        let mut membership = anchor.start_member(volume, number).await?;
+        let mut validity = Validity::new(membership.heard_at(), called_at);
         let mut table = LeaseTable::new(number);
         for seen in anchor.arenas(volume).await? {
             table.see(&seen.arena);
         }
         let read = table.begin_root_read();
         let (tuple, version) = anchor.load(volume).await?;
-        content.adopt(&tuple).await?;
+        let tuple = Arc::new(tuple);
+        let incarnation = membership.incarnation();
+        let opening = open(incarnation, tuple.clone());
+        let content = alive((&anchor, &env), &mut membership, &mut validity, opening).await?;
         table.adopted(read);
         let retained = tuple.retained_for_member(number).cloned();
         let mail = anchor.mail(volume, number).await?;
-        let incarnation = membership.incarnation();
         let own = Own {
             membership,
-            adopted: (Arc::new(tuple), version),
+            adopted: (tuple, version),
             doubt: None,
             unsettled: None,
             watched: BTreeMap::new(),
@@ -186,6 +207,17 @@ impl Member {
 
     fn validity(&self) -> MutexGuard<'_, Validity> {
         self.validity.lock().expect("no panic under this lock")
+    }
+
+    /// Reads the root by a read that begins now, and adopts it: what is read after that sees all that was committed before.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn catch_up(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        self.refresh(own).await
     }
 
     /// A call that began at `called_at` has an answer.

@@ -104,6 +104,7 @@ pub(crate) async fn commit_branch(
             None => RekeyState::clean_from(parts.keys.current(), branch.version),
             Some(_) => RekeyState::default(),
         },
+        members: Vec::new(),
     };
     let (env, anchor) = (&parts.env, &parts.anchor);
     commit_root(env, anchor, ownership, packer, &checkpoint, &payload).await

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::{
+    by_inode::{Held, Unheld},
     cloud_durability::Waiter,
     config::Cadence,
     extents::WriteBuffer,
@@ -47,6 +48,8 @@ enum Undone {
     Missing(Missing, Reservation),
     /// More is dirty than memory is meant for.
     Crowded,
+    /// A lease is needed, or a newer root.
+    Unheld(Unheld),
 }
 
 /// How a change is journaled.
@@ -122,14 +125,17 @@ impl Inner {
             self.cloud_at_hand().await?;
         }
         let mut reservation = None;
+        let mut held = Held::default();
         for _ in 0..LOADS_MAX {
             self.check_serving()?;
             let reserved = match reservation.take() {
                 Some(reserved) => reserved,
                 None => self.reserve(size, request.class).await?,
             };
-            match self.attempt(caller, &request, reserved, &mut plan) {
+            match self.attempt(caller, &request, reserved, &held, &mut plan) {
                 Ok(done) => {
+                    // What was changed is unpublished now, which keeps it from being given.
+                    drop(held);
                     if done.wake {
                         self.checkpointer.wake();
                     }
@@ -139,6 +145,7 @@ impl Inner {
                     if in_cloud {
                         self.in_cloud(done.rests_on, done.waiter).await?;
                     }
+                    self.still_valid()?;
                     return Ok(done.answer);
                 }
                 Err(Undone::Refused(error)) => return Err(error),
@@ -148,6 +155,7 @@ impl Inner {
                 }
                 // Space is not held while waiting: others may need it for what makes room.
                 Err(Undone::Crowded) => self.wait_for_room().await?,
+                Err(Undone::Unheld(wanted)) => held = self.hold(held, wanted).await?,
             }
         }
         Err(VfsError::TryAgain {
@@ -161,6 +169,7 @@ impl Inner {
         caller: &Caller,
         request: &ChangeRequest,
         reservation: Reservation,
+        held: &Held<'_>,
         plan: &mut impl FnMut(&mut State, Timestamp) -> Result<Planned<T>, Stop>,
     ) -> Result<Done<T>, Undone> {
         let mut state = self.lock();
@@ -173,7 +182,16 @@ impl Inner {
             return Err(Undone::Crowded);
         }
         let now = self.now();
-        match plan(&mut state, now) {
+        let planned = plan(&mut state, now);
+        if let Some(by_inode) = &self.by_inode {
+            by_inode
+                .allow(&mut state, &planned, held)
+                .map_err(|why| match why {
+                    Ok(wanted) => Undone::Unheld(wanted),
+                    Err(refused) => Undone::Refused(refused),
+                })?;
+        }
+        match planned {
             // "Nothing to do" rests on changes of others that may not be durable yet: a creation that finds the file there
             // promises it as much as the one that made it.
             Ok(Planned::Unchanged(answer)) => Ok(Done {

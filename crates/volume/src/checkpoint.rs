@@ -14,6 +14,7 @@ mod payload;
 pub(crate) mod read_back;
 mod root;
 mod run;
+mod section;
 mod uploads;
 
 pub use build::{BuiltCheckpoint, build};
@@ -26,4 +27,5 @@ pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};
 pub(crate) use payload::{OLDEST_VERSION as PAYLOAD_OLDEST_VERSION, VERSION as PAYLOAD_VERSION};
 pub(crate) use root::{pack_checkpoint, sealed_snapshots};
 pub(crate) use run::run;
+pub use section::MemberSection;
 pub use uploads::{LostSegments, ReadBackStatus, Uploads};

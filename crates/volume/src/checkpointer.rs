@@ -79,13 +79,24 @@ pub(crate) struct CheckpointTimes {
     pub building: bool,
 }
 
+/// As whom the volume is open here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Its owner, or who was that when the cloud was at hand last.
+    Owner,
+    /// It is another's.
+    Follower,
+    /// One of many that write.
+    Member,
+}
+
 /// See the module.
 pub(crate) struct Checkpointer {
     /// `None` while detached: nobody knows whose the volume is, and nothing is committed. And of a follower.
     own: Option<tokio::sync::Mutex<CheckpointerState>>,
     /// What signs in the owner's name, without waiting for a checkpoint under way.
     signer: Option<OwnerSigner>,
-    follows: bool,
+    role: Role,
     pub packer: PackerContext,
     /// Locked after the state of the branch.
     pub local: tokio::sync::Mutex<LocalState>,
@@ -111,7 +122,7 @@ impl Checkpointer {
         Self {
             signer: own.as_ref().map(OwnerSigner::of),
             own: own.map(tokio::sync::Mutex::new),
-            follows: false,
+            role: Role::Owner,
             packer,
             local: tokio::sync::Mutex::new(local),
             times: Mutex::new(times),
@@ -126,7 +137,15 @@ impl Checkpointer {
     /// The same of a volume that is another's.
     pub fn of_follower(self) -> Self {
         Self {
-            follows: true,
+            role: Role::Follower,
+            ..self
+        }
+    }
+
+    /// The same of a volume that many write, each what it holds.
+    pub fn of_member(self) -> Self {
+        Self {
+            role: Role::Member,
             ..self
         }
     }
@@ -143,17 +162,19 @@ impl Checkpointer {
 
     /// The same for a request, which is refused while detached.
     pub fn attached(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VfsError> {
-        match self.follows {
-            true => Err(VfsError::TryAgain { reason: FOLLOWS }),
-            false => self.own().ok_or(VfsError::TryAgain { reason: DETACHED }),
+        match self.role {
+            Role::Follower => Err(VfsError::TryAgain { reason: FOLLOWS }),
+            Role::Member => Err(VfsError::NotSupported),
+            Role::Owner => self.own().ok_or(VfsError::TryAgain { reason: DETACHED }),
         }
     }
 
     /// The same for an administrator.
     pub fn owned(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VolumeError> {
-        match self.follows {
-            true => Err(VolumeError::Follows),
-            false => self.own().ok_or(VolumeError::Detached),
+        match self.role {
+            Role::Follower => Err(VolumeError::Follows),
+            Role::Member => Err(VolumeError::SharedByInode),
+            Role::Owner => self.own().ok_or(VolumeError::Detached),
         }
     }
 

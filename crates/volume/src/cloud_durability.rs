@@ -272,7 +272,7 @@ impl Inner {
     /// How long the cloud has been known to be away; nobody knows when that will end in a volume that was opened without it.
     fn away(&self) -> Option<Duration> {
         let now = self.env.now();
-        if self.checkpointer.own().is_none() && self.follower.is_none() {
+        if self.checkpointer.own().is_none() && self.follower.is_none() && self.by_inode.is_none() {
             return Some(now.since(self.started));
         }
         let committed = self.checkpointer.times().committed;

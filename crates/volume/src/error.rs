@@ -127,6 +127,9 @@ pub enum VolumeError {
     /// What was asked for changes the volume, which another edge owns.
     #[error("{}", FOLLOWS)]
     Follows,
+    /// What was asked for is done by the owner of a volume, and this one has none.
+    #[error("the volume is shared by inode, and such a volume cannot do this yet; nothing was changed")]
+    SharedByInode,
     /// This edge owns the volume that it is to follow.
     #[error(
         "this edge owns the volume: it is followed once it was drained here, so that nothing is left in the journal"

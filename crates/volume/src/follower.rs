@@ -29,7 +29,7 @@ mod adopt;
 mod figures;
 mod layer;
 
-pub(crate) use adopt::changed_inodes;
+pub(crate) use adopt::{changed_inodes, differing_inodes};
 pub use figures::FollowStatus;
 pub use layer::FollowerVfs;
 
@@ -259,6 +259,7 @@ impl Volume {
             replayed: Vec::new(),
             started: env.now(),
             follower: Some(follower),
+            by_inode: None,
             config,
             env,
         });
@@ -462,7 +463,7 @@ impl Follower {
 }
 
 /// Whether the history of a newer root names the one adopted last; `None`: it does not reach so far back.
-fn follows(history: &VecDeque<(Version, Uid)>, adopted: (Version, Uid)) -> Option<bool> {
+pub(crate) fn follows(history: &VecDeque<(Version, Uid)>, adopted: (Version, Uid)) -> Option<bool> {
     match history.front() {
         Some((oldest, _)) if *oldest <= adopted.0 => Some(history.contains(&adopted)),
         _ => None,

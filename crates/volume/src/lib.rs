@@ -3,10 +3,11 @@
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back), `follower` (the same volume at
-//! other edges, to be read), `member` (owner and follower by turns), `elsewhere` (what
+//! other edges, to be read), `member` (owner and follower by turns), `by_inode` (many that write at the same moment), `elsewhere` (what
 //! other edges changed, for those who cache).
 
 mod branch;
+mod by_inode;
 mod change;
 mod checkpoint;
 mod checkpointer;
@@ -62,6 +63,7 @@ mod usage;
 mod verify;
 mod volume;
 
+pub use by_inode::MemberStartError;
 pub use checkpoint::{LostSegments, ReadBackStatus};
 pub use cloud_durability::{CloudWaitStatus, OnDisconnect};
 pub use config::{Cadence, VolumeConfig};

@@ -186,6 +186,7 @@ impl Start {
             replayed,
             started: env.now(),
             follower: None,
+            by_inode: None,
             config: self.config,
             env,
         });

@@ -14,6 +14,7 @@
 //! | committed | cache and cloud | replaced by a later commit |
 
 mod apply;
+mod beside;
 mod directory;
 mod entry;
 mod plan;
@@ -21,6 +22,7 @@ mod resident;
 mod snapshots;
 
 pub use apply::{Missing, directory_size_bytes};
+pub use beside::{Beside, CountersChange, Grounds};
 pub(crate) use directory::VERSION as DIRECTORY_VERSION;
 pub use directory::{DirectoryPage, Entry as NamedInode, KEY_BITS, MAX_DEPTH, PagePlace, base_key};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
@@ -114,6 +116,8 @@ pub struct State {
     pages_between_sweeps: usize,
     /// Whether what would add data or names is refused; see `crate::quota`.
     pub quota_reached: bool,
+    /// Of a volume that others write as well, each what it holds by a lease; `None`: whoever has this state writes alone.
+    beside: Option<Box<Beside>>,
     /// A planted bug (`volume.forget_truncation`); always false in what ships.
     pub forgets_truncation: bool,
 }
@@ -140,6 +144,7 @@ impl State {
             inodes_max: INODES_MAX,
             pages_between_sweeps: PAGES_BETWEEN_SWEEPS,
             quota_reached: false,
+            beside: None,
             forgets_truncation: false,
         }
     }
@@ -163,7 +168,7 @@ impl State {
 
     /// The entry of an inode; `Ok(None)` if the inode does not exist.
     pub fn entry(&mut self, number: u64) -> Result<Option<&mut Entry>, Missing> {
-        if number >= self.counters.next_inode {
+        if number >= self.counters.next_inode && self.gives_out(number) {
             return Ok(None);
         }
         match self.entries.get_mut(&number) {

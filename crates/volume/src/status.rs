@@ -91,7 +91,9 @@ impl Volume {
         let state = inner.lock();
         VolumeStatus {
             serving_state,
-            detached: inner.checkpointer.own().is_none() && inner.follower.is_none(),
+            detached: inner.checkpointer.own().is_none()
+                && inner.follower.is_none()
+                && inner.by_inode.is_none(),
             following: inner.follower.as_ref().map(|follower| follower.status(now)),
             up: now.since(inner.started),
             files: state.counters.files,

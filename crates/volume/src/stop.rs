@@ -26,7 +26,9 @@ impl Volume {
     /// # Errors
     /// If the volume is fenced, detached or has failed, or the store lost what it had acknowledged.
     pub async fn sync(&self) -> Result<(), VfsError> {
-        self.inner.checkpointer.attached()?;
+        if self.inner.by_inode.is_none() {
+            self.inner.checkpointer.attached()?;
+        }
         self.committed().await?;
         let lost = |error: VolumeError| VfsError::Io(error.to_string());
         self.confirmed().await.map_err(lost)

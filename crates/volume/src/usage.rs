@@ -45,7 +45,7 @@ const READ_A_CHECKPOINT: usize = 64;
 const READ_TOGETHER: usize = 16;
 
 /// The map of a volume, kept by its checkpointer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct UsageMap {
     /// The committed map, with the cleaner's places once a merge took them over.
     pub root: Option<TreeRoot>,
@@ -81,6 +81,15 @@ impl UsageMap {
             is_kept: root.is_some(),
             waiting: since,
             released: VecDeque::new(),
+        }
+    }
+
+    /// The same, with what waits, on the map of another root of the branch.
+    pub fn on(&self, root: Option<TreeRoot>) -> Self {
+        Self {
+            root,
+            is_kept: root.is_some(),
+            ..self.clone()
         }
     }
 

@@ -11,6 +11,7 @@
 //! has those that are being made, cloned and read. How a request changes the volume stands in [`crate::change`].
 
 use crate::{
+    by_inode::ByInode,
     checkpointer::Checkpointer,
     cloud_durability::CloudWaits,
     config::VolumeConfig,
@@ -85,6 +86,8 @@ pub(crate) struct Inner {
     pub started: Monotonic,
     /// Of a volume that another edge owns and this one only reads.
     pub follower: Option<Follower>,
+    /// Of a volume that others write at the same moment.
+    pub by_inode: Option<ByInode>,
 }
 
 impl Inner {

@@ -1,8 +1,9 @@
 //! Publishing of a member's changes: read the root, adopt it, build on it, commit; and what becomes of a commit whose answer does not come.
 
 use super::{BEAT_EVERY, Member, Own};
-use crate::{Build, Built, MemberError};
-use firn_anchor::MemberCommitEnd;
+use crate::{Build, Built, MemberError, validity::Validity};
+use firn_anchor::{Anchor, MemberCommitEnd, Membership};
+use firn_env::Env;
 use firn_format::Version;
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -125,6 +126,30 @@ impl Member {
                 Err(MemberError::Anchor(error)) if error.is_transient() => {}
                 beaten => beaten?,
             }
+        }
+    }
+}
+
+/// As [`Member::alive`], of a member that is starting.
+pub(super) async fn alive<T>(
+    (anchor, env): (&Anchor, &Env),
+    membership: &mut Membership,
+    validity: &mut Validity,
+    work: impl Future<Output = Result<T, MemberError>>,
+) -> Result<T, MemberError> {
+    let mut work = pin!(work);
+    loop {
+        let age = env.now().since(membership.heard_at());
+        let due = BEAT_EVERY.saturating_sub(age).max(BEAT_AGAIN);
+        if let Ok(done) = env.timeout(due, work.as_mut()).await {
+            return done;
+        }
+        let called_at = env.wall();
+        let beaten = anchor.beat_member(membership).await;
+        validity.renew(membership.heard_at(), called_at);
+        match beaten {
+            Err(error) if error.is_transient() => {}
+            beaten => beaten?,
         }
     }
 }

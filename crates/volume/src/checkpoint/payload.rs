@@ -1,5 +1,6 @@
 //! The sealed part of a checkpoint: what only the volume's own engine needs to go on from it.
 
+use super::MemberSection;
 use crate::{
     codec::{DecodeError, Decoder, Encoder},
     inode::{decode_time, encode_time},
@@ -12,8 +13,11 @@ use bytes::Bytes;
 use firn_format::{Uid, Version};
 use firn_vfs::{CompletedRequest, FileHandle, Timestamp};
 
-/// Version 3 added the rekey; version 2 the snapshots' names and the history.
-pub(crate) const VERSION: u8 = 3;
+/// Version 4 has the sections of members, and is written of a volume that is shared by inode only; version 3 added the rekey; version 2 the
+/// snapshots' names and the history.
+pub(crate) const VERSION: u8 = 4;
+/// Of a volume without members.
+const WITHOUT_MEMBERS: u8 = 3;
 pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Commits remembered, so that a proposal of the cleaner can be told to be of this branch. At the busiest cadence (5 s) that
@@ -45,11 +49,16 @@ pub struct CheckpointPayload {
     pub history: Vec<(Version, Uid)>,
     /// Where rekeying stands.
     pub rekey: RekeyState,
+    /// What each member restarts from, in ascending order of their numbers; empty unless the volume is shared by inode.
+    pub members: Vec<MemberSection>,
 }
 
 impl CheckpointPayload {
     pub fn encode(&self) -> Bytes {
-        let mut out = Encoder::new(VERSION);
+        let mut out = Encoder::new(match self.members.is_empty() {
+            true => WITHOUT_MEMBERS,
+            false => VERSION,
+        });
         let counters = &self.counters;
         out.u64(counters.next_inode)
             .u64(counters.files)
@@ -77,6 +86,9 @@ impl CheckpointPayload {
             out.u64(version.0).raw(&uid.0);
         }
         self.rekey.encode(&mut out);
+        if !self.members.is_empty() {
+            MemberSection::encode_all(&self.members, &mut out);
+        }
         out.finish()
     }
 
@@ -94,19 +106,7 @@ impl CheckpointPayload {
             return Err(input.error());
         }
         let covered = Sequence(input.u64()?);
-        let count = input.count(29)?;
-        let mut completed = Vec::with_capacity(count);
-        for _ in 0..count {
-            let time = decode_time(&mut input)?;
-            let request = decode_request(&mut input)?;
-            let created = input.option(|input| {
-                Ok(FileHandle {
-                    file_system: input.u64()?,
-                    inode: input.u64()?,
-                })
-            })?;
-            completed.push((time, CompletedRequest { request, created }));
-        }
+        let completed = decode_completed(&mut input)?;
         let (mut snapshots, mut history) = (Vec::new(), Vec::new());
         if version >= 2 {
             let count = input.count(28)?;
@@ -131,6 +131,10 @@ impl CheckpointPayload {
         } else {
             RekeyState::default()
         };
+        let members = match version >= 4 {
+            true => MemberSection::decode_all(&mut input)?,
+            false => Vec::new(),
+        };
         input.finish()?;
         Ok(Self {
             counters,
@@ -140,6 +144,37 @@ impl CheckpointPayload {
             snapshots,
             history,
             rekey,
+            members,
         })
     }
+}
+
+pub(super) fn encode_completed(out: &mut Encoder, completed: &[(Timestamp, CompletedRequest)]) {
+    out.u32(completed.len() as u32);
+    for (time, completed) in completed {
+        encode_time(out, *time);
+        encode_request(out, completed.request);
+        out.option(completed.created, |out, handle| {
+            out.u64(handle.file_system).u64(handle.inode);
+        });
+    }
+}
+
+pub(super) fn decode_completed(
+    input: &mut Decoder<'_>,
+) -> Result<Vec<(Timestamp, CompletedRequest)>, DecodeError> {
+    let count = input.count(29)?;
+    let mut completed = Vec::with_capacity(count);
+    for _ in 0..count {
+        let time = decode_time(input)?;
+        let request = decode_request(input)?;
+        let created = input.option(|input| {
+            Ok(FileHandle {
+                file_system: input.u64()?,
+                inode: input.u64()?,
+            })
+        })?;
+        completed.push((time, CompletedRequest { request, created }));
+    }
+    Ok(completed)
 }

@@ -216,6 +216,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         snapshots: sealed_snapshots(&listed),
         history: own.history.iter().copied().collect(),
         rekey: rekeying.state.clone(),
+        members: Vec::new(),
     };
     let (root, copy) = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     if !firn_env::planted!("volume.commit_before_upload") {

@@ -115,18 +115,32 @@ pub(crate) async fn changed_inodes(
     before: Option<TreeRoot>,
     after: Option<TreeRoot>,
 ) -> Option<BTreeSet<u64>> {
-    let mut walk = Walk {
-        objects,
-        known,
-        changed: BTreeSet::new(),
-    };
-    match walk.compare(before, after).await {
-        Ok(()) => Some(walk.changed).filter(|changed| changed.len() <= CHANGED_MAX),
+    match differing_inodes(objects, known, before, after).await {
+        Ok(changed) => Some(changed).filter(|changed| changed.len() <= CHANGED_MAX),
         Err(error) => {
             tracing::debug!(%error, "what differs between two roots cannot be told: anything may");
             None
         }
     }
+}
+
+/// The same, where it must be told. If more than [`CHANGED_MAX`] differ, some of them.
+///
+/// # Errors
+/// If a node cannot be read.
+pub(crate) async fn differing_inodes(
+    objects: &Objects,
+    known: Option<&BTreeSet<u64>>,
+    before: Option<TreeRoot>,
+    after: Option<TreeRoot>,
+) -> Result<BTreeSet<u64>, ReadError> {
+    let mut walk = Walk {
+        objects,
+        known,
+        changed: BTreeSet::new(),
+    };
+    walk.compare(before, after).await?;
+    Ok(walk.changed)
 }
 
 /// Two versions of the inode map, walked from their roots to the inodes that are asked about.

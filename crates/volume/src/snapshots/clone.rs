@@ -173,6 +173,7 @@ impl Volume {
                 Some(oldest) => RekeyState::clean_from(oldest, version),
                 None => RekeyState::default(),
             },
+            members: Vec::new(),
         };
         inner.env.fault_point("clone.before_commit").await;
         commit_root(

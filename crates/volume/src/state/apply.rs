@@ -253,12 +253,16 @@ impl State {
     }
 
     /// The entry, marked as changed.
-    fn changed(&mut self, number: u64) -> &mut Entry {
+    pub(super) fn changed(&mut self, number: u64) -> &mut Entry {
         let entry = self.entries.get_mut(&number).expect("required before the change");
         entry.dirty = true;
         entry.changed_by = self.applied;
         entry.referenced = true;
-        self.dirty.insert(number);
+        if self.dirty.insert(number)
+            && let Some(beside) = &mut self.beside
+        {
+            beside.note(number, self.inode_map);
+        }
         entry
     }
 
@@ -276,6 +280,9 @@ impl State {
         );
         assert!(previous.is_none(), "inode numbers are never reused");
         self.dirty.insert(inode.number);
+        if let Some(beside) = &mut self.beside {
+            beside.note(inode.number, self.inode_map);
+        }
         if directory == inode.number {
             return; // The root directory is its own parent and has no name.
         }

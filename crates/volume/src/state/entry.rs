@@ -125,13 +125,14 @@ impl Entry {
 }
 
 /// Pages of a directory that a checkpoint must write or clear.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct FrozenPages {
     pub changed: Vec<(PagePlace, Arc<DirectoryPage>)>,
     pub removed: Vec<PagePlace>,
 }
 
 /// One inode as a checkpoint sees it.
+#[derive(Clone)]
 pub struct FrozenEntry {
     pub number: u64,
     /// Unlinked but retained.

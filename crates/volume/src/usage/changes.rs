@@ -22,7 +22,7 @@ pub(super) struct Dropped {
 }
 
 /// What a checkpoint adds to segments and takes from them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct UsageChanges {
     pub(super) bytes: BTreeMap<SegmentId, i64>,
     pub(super) released: Vec<Location>,

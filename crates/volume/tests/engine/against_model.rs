@@ -12,10 +12,10 @@ use firn_vfs::{
 };
 
 /// A file as each side names it.
-type Pair = [FileHandle; 2];
+pub type Pair = [FileHandle; 2];
 
 /// One operation on both; the results must agree in success and in error.
-async fn step(seeded: &mut Seeded, known: &mut Vec<Pair>, sides: [&dyn Vfs; 2]) {
+pub async fn step(seeded: &mut Seeded, known: &mut Vec<Pair>, sides: [&dyn Vfs; 2]) {
     let caller = root();
     let directories = *seeded.pick(known);
     let others = *seeded.pick(known);

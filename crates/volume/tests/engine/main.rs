@@ -2,6 +2,7 @@
 
 mod against_model;
 mod beside_audits;
+mod by_inode;
 mod cleaning;
 mod confirming;
 mod copied_machine;

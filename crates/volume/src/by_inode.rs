@@ -1,0 +1,173 @@
+//! A volume that many write at the same moment, each member what it holds by a lease (docs/leases.md, decision 0224).
+//!
+//! ```text
+//! change ─▶ plan ─▶ needs ─▶ pinned by this call? ──yes──▶ append + apply ─▶ durable ─▶ are leases valid still? ─▶ answer
+//!             ▲                  │ no                          │
+//!             └── acquire, without the state's lock            ▼ unpublished: the ground of each inode is noted
+//!                                                         publish: adopt the newest root, leaf check, build on it, commit
+//! ```
+//!
+//! [`firn_leases::Member`] says when; here stands what it asks of a file system ([`firn_leases::Content`]), over the modules that an owner uses too:
+//!
+//! | module | |
+//! |---|---|
+//! | `start` | presence, the root, the journal onto it |
+//! | `needs`, `hold` | which leases a change needs, and how a call gets them |
+//! | `adoption` | a newer root takes the place of the one in memory; what is changed here stays |
+//! | `publication` | freeze, leaf check, build on the adopted root; what was built is committed |
+//! | `run` | the task that publishes and tends |
+//!
+//! A planned change that comes to nothing (a name that is taken, a file that is gone) is answered only if it was planned on a root that was read since the call
+//! arrived, or under leases: what is in memory of others' inodes may be old.
+//!
+//! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
+//!
+//! **Nobody but tests opens such a volume.** Not here yet: judgement and salvage of a broken member's journal, cleaners, snapshots and everything else
+//! that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
+//! ([`Volume::catch_up`]).
+
+mod adoption;
+mod hold;
+mod needs;
+mod publication;
+mod run;
+mod start;
+
+pub(crate) use hold::{Held, Unheld};
+pub use start::MemberStartError;
+
+use crate::{
+    checkpoint::CheckpointPayload,
+    usage::UsageMap,
+    volume::{Inner, Volume},
+};
+use async_trait::async_trait;
+use firn_anchor::{ARENA_BITS, LeaseRange, MemberNumber, VolumeTuple};
+use firn_format::{Checkpoint, Pointer, Uid, Version};
+use firn_leases::{Build, Built, Content, Member, MemberError};
+use firn_vfs::VfsError;
+use publication::{BuiltRoot, Frozen};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, OnceLock, Weak},
+};
+
+/// What a volume that is shared by inode has besides that of an owner.
+pub(crate) struct ByInode {
+    number: MemberNumber,
+    /// Set once it started.
+    member: OnceLock<Arc<Member>>,
+    /// Whoever adopts, builds or installs has this, one at a time.
+    publishing: tokio::sync::Mutex<Publishing>,
+}
+
+/// The root in memory, and what is to be put on it.
+struct Publishing {
+    adopted: AdoptedRoot,
+    /// Taken for a root, and not known to be in one. Until it is, nothing else is frozen.
+    frozen: Option<Frozen>,
+    /// What was built of it last.
+    built: Option<BuiltRoot>,
+    /// What of the live bytes of segments waits for a commit.
+    usage: UsageMap,
+}
+
+/// A root that was adopted.
+struct AdoptedRoot {
+    version: Version,
+    uid: Uid,
+    checkpoint: Checkpoint,
+    payload: CheckpointPayload,
+    /// Commits up to this one, oldest first.
+    history: VecDeque<(Version, Uid)>,
+    /// Where each unlinked but open inode is, everybody's.
+    orphan_pointers: BTreeMap<u64, Pointer>,
+}
+
+impl ByInode {
+    fn new(number: MemberNumber, adopted: AdoptedRoot, usage: UsageMap) -> Self {
+        Self {
+            number,
+            member: OnceLock::new(),
+            publishing: tokio::sync::Mutex::new(Publishing {
+                adopted,
+                frozen: None,
+                built: None,
+                usage,
+            }),
+        }
+    }
+
+    /// The member, which is there before anything is served.
+    fn member(&self) -> &Arc<Member> {
+        self.member
+            .get()
+            .expect("a volume serves once its member started")
+    }
+}
+
+/// A volume as its member sees it. Weak: the volume has the member.
+struct Shared(Weak<Inner>);
+
+impl Shared {
+    fn inner(&self) -> Result<Arc<Inner>, MemberError> {
+        let inner = self.0.upgrade();
+        inner.ok_or_else(|| MemberError::Content("the volume was closed".into()))
+    }
+}
+
+#[async_trait]
+impl Content for Shared {
+    async fn adopt(&self, volume: &VolumeTuple) -> Result<(), MemberError> {
+        adoption::adopt(&self.inner()?, volume).await
+    }
+
+    async fn build(&self, volume: &VolumeTuple) -> Result<Build, MemberError> {
+        publication::build(&self.inner()?, volume).await
+    }
+
+    fn is_published(&self, arena: u64, range: LeaseRange) -> bool {
+        let first = (arena << ARENA_BITS) + u64::from(range.first());
+        let numbers = first..first + u64::from(range.numbers());
+        // What is closed has published nothing.
+        self.inner().is_ok_and(|inner| inner.lock().is_published(numbers))
+    }
+
+    async fn committed(&self, built: &Built) {
+        if let Ok(inner) = self.inner() {
+            publication::committed(&inner, built).await;
+        }
+    }
+}
+
+impl Inner {
+    /// What only a member by inode has.
+    fn by_inode(&self) -> &ByInode {
+        self.by_inode.as_ref().expect("asked by a member only")
+    }
+}
+
+impl Volume {
+    /// The member of a volume that is shared by inode; `None` of any other.
+    pub fn member_by_inode(&self) -> Option<Arc<Member>> {
+        self.inner
+            .by_inode
+            .as_ref()
+            .map(|by_inode| by_inode.member().clone())
+    }
+
+    /// Reads the newest root and adopts it: what is read after that sees all that was committed before. In a volume that is not shared by inode it does
+    /// nothing.
+    ///
+    /// # Errors
+    /// `TryAgain` if it cannot be read.
+    pub async fn catch_up(&self) -> Result<(), VfsError> {
+        match &self.inner.by_inode {
+            None => Ok(()),
+            Some(by_inode) => {
+                let caught_up = by_inode.member().catch_up().await;
+                caught_up.map_err(|error| self.inner.refused_by_member(&error))
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! How a call gets the leases that its change needs: pinned without the state's lock, and held until the change is applied.
+//!
+//! | planned | pinned by this call | then |
+//! |---|---|---|
+//! | a change | all that it needs, and valid | it is made |
+//! | a change | not all | what it pinned is let go of, all is acquired in ascending order, and it is planned again |
+//! | nothing, or a refusal | anything, or a root was read since it arrived | it is answered |
+//! | nothing, or a refusal | nothing | the root is read and adopted, and it is planned again |
+//!
+//! Space in the journal is not kept meanwhile: who holds a lease may need it to publish.
+
+use super::{ByInode, needs::needs};
+use crate::{
+    change::Planned,
+    serving::ServingState,
+    state::{State, Stop},
+    volume::Inner,
+};
+use firn_anchor::AnchorError;
+use firn_env::Wait;
+use firn_leases::{MemberError, Pins};
+use firn_vfs::VfsError;
+
+/// What a call has pinned, and whether what it sees is as new as its arrival.
+#[derive(Default)]
+pub(crate) struct Held<'a> {
+    pins: Option<Pins<'a>>,
+    inodes: Vec<u64>,
+    is_fresh: bool,
+}
+
+/// What a planned change waits for.
+pub(crate) enum Unheld {
+    /// These inodes.
+    Leases(Vec<u64>),
+    /// A root that is read from now on.
+    Root,
+}
+
+const LAPSED: VfsError = VfsError::TryAgain {
+    reason: "this office is not heard by the anchor, and others may have taken what it holds",
+};
+
+const WAITED: VfsError = VfsError::TryAgain {
+    reason: "another office holds what is to be changed, and has not given it yet",
+};
+
+const BUSY: VfsError = VfsError::TryAgain {
+    reason: "the anchor or the store does not answer",
+};
+
+impl ByInode {
+    /// Whether what was planned may be done, or answered; asked under the state's lock, which `state` is.
+    pub fn allow<T>(
+        &self,
+        state: &mut State,
+        planned: &Result<Planned<T>, Stop>,
+        held: &Held<'_>,
+    ) -> Result<(), Result<Unheld, VfsError>> {
+        let operation = match planned {
+            Err(Stop::Missing(_)) => return Ok(()),
+            Ok(Planned::Unchanged(_)) | Err(Stop::Refused(_)) => {
+                let is_answered = held.is_fresh || firn_env::planted!("volume.refuses_by_old_root");
+                return is_answered.then_some(()).ok_or(Ok(Unheld::Root));
+            }
+            Ok(Planned::Change { operation, .. }) => operation,
+        };
+        let needs = match needs(state, operation) {
+            Ok(needs) => needs,
+            Err(missing) => unreachable!("planned with everything in memory, yet {missing:?}"),
+        };
+        if !needs.iter().all(|inode| held.inodes.contains(inode)) {
+            return Err(Ok(Unheld::Leases(needs)));
+        }
+        match &held.pins {
+            Some(pins) if pins.are_valid() => {}
+            Some(_) | None => return Err(Err(LAPSED)),
+        }
+        match state.has_numbers() {
+            true => Ok(()),
+            false => Err(Err(VfsError::NoSpace)),
+        }
+    }
+}
+
+impl Inner {
+    /// Gets what a change waits for; `held` is let go of before.
+    ///
+    /// # Errors
+    /// `TryAgain` if that takes too long; nothing was changed.
+    pub(crate) async fn hold<'a>(&'a self, held: Held<'a>, wanted: Unheld) -> Result<Held<'a>, VfsError> {
+        drop(held);
+        let member = self.by_inode().member();
+        let _waiting = self.env.waits_for(Wait::Cloud);
+        let (pins, inodes) = match wanted {
+            Unheld::Root => {
+                let caught_up = member.catch_up().await;
+                caught_up.map_err(|error| self.refused_by_member(&error))?;
+                (None, Vec::new())
+            }
+            Unheld::Leases(inodes) => {
+                let acquiring = member.acquire(&inodes);
+                let pins = match self.env.timeout(self.config.wait_limit, acquiring).await {
+                    Ok(pins) => pins.map_err(|error| self.refused_by_member(&error))?,
+                    Err(_) => return Err(WAITED),
+                };
+                (Some(pins), inodes)
+            }
+        };
+        Ok(Held {
+            pins,
+            inodes,
+            is_fresh: true,
+        })
+    }
+
+    /// Before an answer: leases lapse while a call waits.
+    ///
+    /// # Errors
+    /// `TryAgain`; what was changed is in the journal, and nobody was told.
+    pub(crate) fn still_valid(&self) -> Result<(), VfsError> {
+        match &self.by_inode {
+            Some(by_inode) if !by_inode.member().is_valid() => Err(LAPSED),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What a client is told. A member that was broken, or whose leaf was changed, serves no more.
+    pub(crate) fn refused_by_member(&self, error: &MemberError) -> VfsError {
+        match error {
+            MemberError::Lapsed | MemberError::Away => LAPSED,
+            MemberError::Anchor(AnchorError::MemberBroken { .. }) | MemberError::LeafChanged { .. } => {
+                let why = format!("{error}; what is not published is in this office's journal");
+                tracing::error!(%error, "this office serves no more until it is started again");
+                self.set_serving_state(ServingState::Failed(why.clone()));
+                VfsError::Io(why)
+            }
+            MemberError::Anchor(_) | MemberError::Content(_) => {
+                tracing::debug!(%error, "a client is told to try again");
+                BUSY
+            }
+        }
+    }
+}

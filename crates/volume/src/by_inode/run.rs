@@ -1,0 +1,91 @@
+//! The task of a member: it publishes when a checkpoint is due or wanted, gives signs of life, and gives what others wait for.
+//!
+//! | | |
+//! |---|---|
+//! | each second, or woken | publish if it is due by the cadence, or somebody waits for level 2 |
+//! | then | tend: a beat if the last is 10 s old, the mail |
+//! | broken, or a leaf changed | the service ends; the journal stays as it is |
+//! | anything else that fails | again after a second: what was acknowledged is in the journal |
+//!
+//! Who is gone for long goes away by [`Member::leave`](firn_leases::Member::leave); nobody calls that for an idle member yet.
+
+use crate::{config::Cadence, serving::ServingState, volume::Inner};
+use firn_anchor::AnchorError;
+use firn_leases::MemberError;
+use futures::future::{Either, select};
+use std::{pin::pin, sync::Arc, time::Duration};
+
+/// Between two looks at mail and cadence.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Runs until the volume stops serving.
+pub(super) async fn run(inner: Arc<Inner>) {
+    let work = pin!(work(&inner));
+    let ended = pin!(inner.serving.ended());
+    let over = pin!(inner.checkpointer.over());
+    match select(work, select(ended, over)).await {
+        Either::Left(((), _)) | Either::Right(_) => {}
+    }
+}
+
+async fn work(inner: &Inner) {
+    let member = inner.by_inode().member().clone();
+    let mut failures = 0_u32;
+    loop {
+        let woken = inner.checkpointer.woken();
+        let mut woken = pin!(woken);
+        woken.as_mut().enable();
+        let mut done = Ok(());
+        if is_due(inner) {
+            inner.checkpointer.begin();
+            done = member.publish().await;
+            // Who waits looks again, also where there was nothing to publish.
+            inner.checkpointer.tell_committed();
+        }
+        if done.is_ok() {
+            done = member.tend().await;
+        }
+        match done {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                if ends(&error) {
+                    let reason = format!("{error}; everything acknowledged is in this office's journal");
+                    tracing::error!(%error, "this office serves no more until it is started again");
+                    inner.set_serving_state(ServingState::Failed(reason));
+                    return;
+                }
+                inner.checkpointer.times().last_error = Some(error.to_string());
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "not published yet; everything acknowledged is in the journal");
+                }
+                inner.env.sleep(TICK).await;
+                continue;
+            }
+        }
+        if inner.checkpointer.is_wanted() {
+            continue;
+        }
+        // Either the time is up, or somebody wants something.
+        let _ = inner.env.timeout(TICK, woken).await;
+    }
+}
+
+/// Whether a member with this error is over.
+fn ends(error: &MemberError) -> bool {
+    match error {
+        MemberError::LeafChanged { .. } | MemberError::Anchor(AnchorError::MemberBroken { .. }) => true,
+        MemberError::Anchor(_) | MemberError::Content(_) | MemberError::Lapsed | MemberError::Away => false,
+    }
+}
+
+fn is_due(inner: &Inner) -> bool {
+    if inner.checkpointer.is_wanted() {
+        return true;
+    }
+    let since = inner.checkpointer.times().dirty_since;
+    let waited = since.map_or(Duration::ZERO, |since| inner.env.now().since(since));
+    let state = inner.lock();
+    let cadence: &Cadence = &inner.config.cadence;
+    state.is_dirty() && (cadence.is_due(&state) || waited >= cadence.limit(&state))
+}

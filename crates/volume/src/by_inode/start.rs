@@ -1,0 +1,328 @@
+//! The start of a member: present, *then* the arenas, *then* the root, and its journal onto that.
+//!
+//! Its journal has a directory of its own, named after the member's number, whatever incarnation wrote it: a member that comes back after a crash holds what
+//! it held, so what its journal has still stands on the leaves that are in the root. One that was broken does not; its journal is judged
+//! before anything of it is shown, and where that cannot be done the start is refused with everything as it was.
+//!
+//! **Numbers.** What was made here and lost (the disk is another one) may be known to clients by its handle: a start without a journal leaves out as many
+//! numbers as could have been unpublished.
+
+use super::{AdoptedRoot, ByInode, Shared, adoption::orphan_pointers, run};
+use crate::{
+    checkpoint::{self, MemberSection},
+    checkpointer::{CheckpointTimes, Checkpointer},
+    cloud_durability::CloudWaits,
+    config::VolumeConfig,
+    error::VolumeError,
+    gathering::ManifestGathering,
+    journal::{Journal, JournalConfig, Replay},
+    load::{LoadedCheckpoint, load_newest, load_root},
+    local::LocalState,
+    objects::Objects,
+    parts::{Parts, file_system_id},
+    paths::name_damages,
+    read_ahead::ReadAhead,
+    rekey::Rekey,
+    replay::{RecoveryReport, Replaying},
+    salvage::has_journal,
+    serving::Serving,
+    snapshots::Snapshots,
+    usage::{UsageChanges, UsageMap},
+    volume::{Inner, Volume},
+};
+use firn_anchor::{MemberNumber, RememberedRoot, VolumeTuple};
+use firn_env::{Disk, DiskError};
+use firn_format::WriterId;
+use firn_leases::{Content, Member, MemberError};
+use firn_vfs::{FileHandle, Timestamp, Vfs};
+use std::sync::{Arc, Mutex};
+
+/// Left out by a start without a journal: twice as many inodes as may wait for a root, frozen and not (`Cadence::INODES_HARD`).
+const NUMBERS_LEFT_OUT: u64 = 1 << 18;
+
+/// Why a member does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberStartError {
+    /// As any start.
+    #[error("{0}")]
+    Volume(#[from] VolumeError),
+    /// The anchor, or the root.
+    #[error("{0}")]
+    Member(#[from] MemberError),
+    /// The journal has what no root has, and others have taken what it stands on.
+    #[error(
+        "this office was not heard for long, others have taken what it held, and its journal has changes that were not published; nothing \
+         was changed here, and this build cannot judge such a journal yet: keep the state directory"
+    )]
+    Broken,
+    /// The volume says which segments must exist, or has another thing that only an owner looks after.
+    #[error(
+        "the volume has {what}, which a volume that is shared by inode cannot have yet; nothing was changed"
+    )]
+    Unsupported {
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// The directory of a member's journal.
+fn directory(number: MemberNumber) -> String {
+    format!("journal/member-{:08x}", number.0)
+}
+
+impl Volume {
+    /// Starts a member of a volume that is shared by inode. **No edge calls this yet**: what a broken member leaves in its journal cannot be salvaged, and no
+    /// cleaner cleans behind members (docs/leases.md).
+    ///
+    /// # Errors
+    /// [`MemberStartError`]; start again after a transient one.
+    pub async fn open_by_inode(
+        parts: Parts,
+        config: VolumeConfig,
+        number: MemberNumber,
+    ) -> Result<(Self, RecoveryReport), MemberStartError> {
+        let local = LocalState::load(&parts.env).await?;
+        if let Some(tenure) = local.tenure
+            && has_journal(&parts, &config, tenure).await?
+        {
+            return Err(VolumeError::SalvageFirst { tenure }.into());
+        }
+        let mut opened = None;
+        let mut refused = None;
+        let (of, with) = (&parts, &config);
+        let (found, why) = (&mut opened, &mut refused);
+        let open = |writer: WriterId, tuple: Arc<VolumeTuple>| async move {
+            let opening = Opening {
+                parts: of.clone(),
+                config: with.clone(),
+                number,
+                writer,
+            };
+            match opening.run(local, &tuple).await {
+                Ok((inner, report)) => {
+                    let content: Arc<dyn Content> = Arc::new(Shared(Arc::downgrade(&inner)));
+                    *found = Some((inner, report));
+                    Ok(content)
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    *why = Some(error);
+                    Err(MemberError::Content(text))
+                }
+            }
+        };
+        let (anchor, env) = (parts.anchor.clone(), parts.env.clone());
+        let started = Member::start_with(anchor, env, parts.volume, number, open).await;
+        let (member, retained) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                if let Some((inner, _)) = opened {
+                    inner.journal.close().await;
+                }
+                return Err(refused.unwrap_or(error.into()));
+            }
+        };
+        let (inner, mut report) = opened.expect("a member starts with its content");
+        if retained.is_some()
+            && let Err(error) = member.judged().await
+        {
+            inner.journal.close().await;
+            return Err(error.into());
+        }
+        let member = Arc::new(member);
+        if inner.by_inode().member.set(member.clone()).is_err() {
+            unreachable!("it was just made");
+        }
+        // Who unlinked an open file holds it still; the others' are theirs to free.
+        let own = |number: u64| {
+            let is_home = number >> 32 == u64::from(member.number().0);
+            member.holds(number).unwrap_or(is_home)
+        };
+        inner.lock().forget_orphans(own);
+        inner.env.spawn("member", run::run(inner.clone()));
+        inner
+            .env
+            .spawn("read-back", checkpoint::read_back::run(inner.clone()));
+        inner.env.spawn("damage namer", name_damages(inner.clone()));
+        let volume = Self::new(inner);
+        report.orphans_freed = volume.free_own_orphans().await;
+        Ok((volume, report))
+    }
+
+    /// Frees what was unlinked and open here when the member stopped. What cannot be freed now is freed by the next start.
+    async fn free_own_orphans(&self) -> u64 {
+        let orphans = self.inner.lock().orphans();
+        let mut freed = 0;
+        for inode in orphans {
+            let file = FileHandle {
+                file_system: self.inner.file_system,
+                inode,
+            };
+            self.inner.lock().retain(inode);
+            match self.release(file).await {
+                Ok(()) => freed += 1,
+                Err(error) => {
+                    tracing::warn!(inode, %error, "a file that was removed while it was open is not freed yet")
+                }
+            }
+        }
+        freed
+    }
+}
+
+/// A member whose incarnation is known, and whose volume is about to be opened.
+struct Opening {
+    parts: Parts,
+    config: VolumeConfig,
+    number: MemberNumber,
+    writer: WriterId,
+}
+
+impl Opening {
+    async fn run(
+        self,
+        mut local: LocalState,
+        tuple: &VolumeTuple,
+    ) -> Result<(Arc<Inner>, RecoveryReport), MemberStartError> {
+        let env = self.parts.env.clone();
+        match &mut local.seen {
+            Some(seen) => {
+                seen.observe(tuple).map_err(VolumeError::from)?;
+            }
+            None => local.seen = Some(RememberedRoot::new(self.parts.volume, tuple)),
+        }
+        let root = tuple.root.as_ref().ok_or(VolumeError::NotFormatted)?;
+        let of = (self.parts.family(), self.parts.volume);
+        let objects = self.parts.objects(&self.config).await?;
+        let newest = load_newest(&objects, of, root).await?;
+        if newest.checkpoint.manifest.is_some() {
+            let what = "a manifest of its segments";
+            return Err(MemberStartError::Unsupported { what });
+        }
+        let mut loaded = load_root(&objects, of, root).await?;
+        let section = MemberSection::of(&newest.payload.members, self.number).cloned();
+        let section = section.unwrap_or_else(|| MemberSection::new(self.number));
+        let is_new = is_absent(&**env.disk(), &directory(self.number)).await?;
+        let left_out = if is_new { NUMBERS_LEFT_OUT } else { 0 };
+        let home = u64::from(self.number.0) << 32;
+        let state = &mut loaded.state;
+        state.begin_behind(section.covered);
+        state.restore_completed(section.completed.clone());
+        state.write_beside_others(home..home + (1 << 32), section.next_inode + left_out);
+        let journal_config = JournalConfig {
+            file_bytes: self.config.journal_file_bytes,
+            capacity_bytes: self.config.journal_bytes,
+            reserve_bytes: (self.config.journal_file_bytes / 4).min(16 << 20),
+            reclaimer: objects.reclaimer(),
+        };
+        let (journal, replay) = Journal::open(
+            &env,
+            &self.parts.keys,
+            self.parts.volume,
+            self.writer,
+            &directory(self.number),
+            section.covered,
+            journal_config,
+        )
+        .await
+        .map_err(VolumeError::from)?;
+        let is_broken = tuple.retained_for_member(self.number).is_some();
+        let adopted = AdoptedRoot {
+            version: root.version,
+            uid: root.uid,
+            orphan_pointers: orphan_pointers(&objects, newest.checkpoint.orphans).await?,
+            checkpoint: newest.checkpoint.clone(),
+            payload: newest.payload.clone(),
+            history: newest.history.clone(),
+        };
+        let replaying = (journal.clone(), replay, is_broken);
+        let opened = self
+            .replay(local, (newest, loaded.state), objects, adopted, replaying)
+            .await;
+        if opened.is_err() {
+            journal.close().await;
+        }
+        opened
+    }
+
+    async fn replay(
+        self,
+        mut local: LocalState,
+        (newest, mut state): (LoadedCheckpoint, crate::state::State),
+        objects: Objects,
+        adopted: AdoptedRoot,
+        (journal, mut replay, is_broken): (Journal, Replay, bool),
+    ) -> Result<(Arc<Inner>, RecoveryReport), MemberStartError> {
+        let env = self.parts.env.clone();
+        let block_bytes = newest.payload.block_bytes;
+        let mut report = RecoveryReport {
+            version: adopted.version.0,
+            ..RecoveryReport::default()
+        };
+        let packer = self.parts.packer(&self.config, &objects, self.writer);
+        let mut replaying = Replaying {
+            state: &mut state,
+            objects: &objects,
+            orphan_pointers: &mut Default::default(),
+            journal: &journal,
+            packer: &packer,
+            block_bytes,
+            version: adopted.version,
+            usage: UsageChanges::default(),
+            packs: false,
+        };
+        if is_broken && replay.next().await.map_err(VolumeError::from)?.is_some() {
+            return Err(MemberStartError::Broken);
+        }
+        replaying.run(&mut replay, &mut report).await?;
+        state.renew_completed(Timestamp::from_nanos(env.wall().0));
+        let clean = local.clean_verifier.take();
+        (local.writer, local.shares_taken) = (Some(self.writer), 0);
+        local.save(&**env.disk()).await.map_err(VolumeError::from)?;
+        // Another one after a break: what was unstable then may be gone.
+        let verifier = clean.filter(|_| !is_broken).unwrap_or_else(|| env.random_bytes());
+        let committed_at_ms = adopted.checkpoint.committed_at_ms;
+        let times = CheckpointTimes {
+            dirty_since: state.is_dirty().then(|| env.now()),
+            last_commit_ms: Some(committed_at_ms),
+            committed_to: MemberSection::of(&newest.payload.members, self.number)
+                .map_or(crate::journal::Sequence(0), |section| section.covered),
+            ..CheckpointTimes::default()
+        };
+        let usage = UsageMap::found(newest.checkpoint.usage, UsageChanges::default());
+        let read_ahead = ReadAhead::new(&env, u64::from(block_bytes), objects.memory_capacity_bytes());
+        let inner = Arc::new(Inner {
+            volume: self.parts.volume,
+            file_system: file_system_id(self.parts.volume),
+            block_bytes: u64::from(block_bytes),
+            replayed: state.completed(),
+            state: Mutex::new(state),
+            journal,
+            objects,
+            read_ahead,
+            anchor: self.parts.anchor,
+            serving: Serving::new(),
+            checkpointer: Checkpointer::new(None, packer, local, times).of_member(),
+            snapshots: Snapshots::new(self.parts.volume),
+            rekey: Rekey::new(newest.payload.rekey),
+            gathering: ManifestGathering::default(),
+            cloud_waits: CloudWaits::default(),
+            verifier,
+            started: env.now(),
+            follower: None,
+            by_inode: Some(ByInode::new(self.number, adopted, usage)),
+            config: self.config,
+            env,
+        });
+        Ok((inner, report))
+    }
+}
+
+/// Whether there is nothing in a directory.
+async fn is_absent(disk: &dyn Disk, directory: &str) -> Result<bool, VolumeError> {
+    match disk.list(directory).await {
+        Ok(names) => Ok(names.is_empty()),
+        Err(DiskError::NotFound { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}

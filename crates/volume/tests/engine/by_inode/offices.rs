@@ -1,0 +1,66 @@
+//! Offices of one volume that is shared by inode: machines, each with a member.
+
+use crate::world::{World, config};
+use firn_anchor::{MemberNumber, OwnerId};
+use firn_env::{Env, sim::Simulation};
+use firn_volume::{FormatOptions, MemberStartError, Parts, Volume, VolumeConfig};
+use std::time::Duration;
+
+/// Makes the volume, and numbers for its members.
+pub async fn make(parts: &Parts, members: u8) -> Vec<MemberNumber> {
+    let anchor = &parts.anchor;
+    anchor.create_family().await.expect("a new family");
+    Volume::format(parts, "shared", FormatOptions::default(), &config())
+        .await
+        .expect("it is formatted");
+    anchor.share_by_inode(parts.volume).await.expect("nobody owns it");
+    let mut numbers = Vec::new();
+    for place in 0..members {
+        let edge = OwnerId([place + 1; 16]);
+        let joined = anchor.join_volume(parts.volume, edge, "office").await;
+        numbers.push(joined.expect("it joins"));
+    }
+    numbers
+}
+
+/// Settings with which who waits for a lease waits until it comes.
+pub fn patient() -> VolumeConfig {
+    VolumeConfig {
+        wait_limit: Duration::from_secs(300),
+        ..config()
+    }
+}
+
+/// Starts a member, however often that takes.
+pub async fn start(parts: &Parts, number: MemberNumber, config: &VolumeConfig) -> Volume {
+    for _ in 0..100 {
+        match Volume::open_by_inode(parts.clone(), config.clone(), number).await {
+            Ok((volume, _)) => return volume,
+            Err(MemberStartError::Member(error)) => {
+                tracing::debug!(%error, "it starts again");
+                parts.env.sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("it never starts");
+}
+
+/// Runs something on the world's edge, which is the first member, and on a second machine.
+pub fn with_two<F: Future<Output = ()> + Send + 'static>(
+    seed: u64,
+    run: impl FnOnce(Env, [Volume; 2], World) -> F + Send + 'static,
+) {
+    let simulation = Simulation::new(seed);
+    let world = World::new(&simulation);
+    let (own, beside) = (world.own_parts(), world.machine_beside(&simulation, "second"));
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let numbers = make(&own, 2).await;
+            let first = start(&own, numbers[0], &patient()).await;
+            let second = start(&beside, numbers[1], &patient()).await;
+            run(env, [first, second], world).await;
+        })
+        .expect("the run ends");
+}
