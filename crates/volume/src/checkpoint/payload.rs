@@ -13,11 +13,10 @@ use bytes::Bytes;
 use firn_format::{Uid, Version};
 use firn_vfs::{CompletedRequest, FileHandle, Timestamp};
 
-/// Version 4 has the sections of members, and is written of a volume that is shared by inode only; version 3 added the rekey; version 2 the
-/// snapshots' names and the history.
-pub(crate) const VERSION: u8 = 4;
-/// Of a volume without members.
-const WITHOUT_MEMBERS: u8 = 3;
+/// Version 3 added the rekey; version 2 the snapshots' names and the history.
+pub(crate) const VERSION: u8 = 3;
+/// With the sections of members: of a volume that is shared by inode, and of no other.
+const BY_INODE_VERSION: u8 = 4;
 pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Commits remembered, so that a proposal of the cleaner can be told to be of this branch. At the busiest cadence (5 s) that
@@ -56,8 +55,8 @@ pub struct CheckpointPayload {
 impl CheckpointPayload {
     pub fn encode(&self) -> Bytes {
         let mut out = Encoder::new(match self.members.is_empty() {
-            true => WITHOUT_MEMBERS,
-            false => VERSION,
+            true => VERSION,
+            false => BY_INODE_VERSION,
         });
         let counters = &self.counters;
         out.u64(counters.next_inode)
@@ -94,7 +93,7 @@ impl CheckpointPayload {
 
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let (mut input, version) =
-            Decoder::versions(&payload, OLDEST_VERSION, VERSION, "checkpoint payload")?;
+            Decoder::versions(&payload, OLDEST_VERSION, BY_INODE_VERSION, "checkpoint payload")?;
         let counters = VolumeCounters {
             next_inode: input.u64()?,
             files: input.u64()?,
@@ -131,7 +130,7 @@ impl CheckpointPayload {
         } else {
             RekeyState::default()
         };
-        let members = match version >= 4 {
+        let members = match version >= BY_INODE_VERSION {
             true => MemberSection::decode_all(&mut input)?,
             false => Vec::new(),
         };

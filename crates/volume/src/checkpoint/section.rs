@@ -81,3 +81,55 @@ impl MemberSection {
         Ok(sections)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{checkpoint::CheckpointPayload, rekey::RekeyState, state::VolumeCounters};
+
+    fn payload(members: Vec<MemberSection>) -> CheckpointPayload {
+        CheckpointPayload {
+            counters: VolumeCounters::new([7; 32]),
+            block_bytes: 4096,
+            covered: Sequence(9),
+            completed: Vec::new(),
+            snapshots: Vec::new(),
+            history: Vec::new(),
+            rekey: RekeyState::default(),
+            members,
+        }
+    }
+
+    fn section(member: u32, covered: u64) -> MemberSection {
+        MemberSection {
+            covered: Sequence(covered),
+            ..MemberSection::new(MemberNumber(member))
+        }
+    }
+
+    #[test]
+    fn sections_are_replaced_and_found_by_member_and_a_volume_without_any_is_written_as_before() {
+        let mut sections = Vec::new();
+        for (member, covered) in [(5, 1), (3, 2), (9, 3), (5, 4)] {
+            section(member, covered).put(&mut sections);
+        }
+        assert_eq!(sections, [section(3, 2), section(5, 4), section(9, 3)]);
+        assert_eq!(
+            MemberSection::of(&sections, MemberNumber(5)),
+            Some(&section(5, 4))
+        );
+        assert_eq!(MemberSection::of(&sections, MemberNumber(4)), None);
+        let written = payload(sections.clone()).encode();
+        assert_eq!(written[0], 4);
+        assert_eq!(CheckpointPayload::decode(written), Ok(payload(sections)));
+        assert_eq!(payload(Vec::new()).encode()[0], 3);
+    }
+
+    #[test]
+    fn sections_out_of_order_are_no_payload() {
+        let written = payload(vec![section(5, 1), section(3, 1)]).encode();
+        assert!(CheckpointPayload::decode(written).is_err());
+        let twice = payload(vec![section(5, 1), section(5, 1)]).encode();
+        assert!(CheckpointPayload::decode(twice).is_err());
+    }
+}
