@@ -50,6 +50,6 @@ pub trait Content: Send + Sync {
     fn is_published(&self, arena: u64, range: LeaseRange) -> bool;
 
     /// What was built last is committed: it is published, and what was changed since stands on it. The root in memory stays the adopted one, which may be
-    /// older or newer: the next adoption follows.
+    /// older or newer: the next adoption follows. A call that is dropped before it changed anything is made again; once it changes something it waits for nothing.
     async fn committed(&self, built: &Built);
 }

@@ -66,8 +66,9 @@ impl Member {
             self.heard(own, called_at);
             match end {
                 Ok(MemberCommitEnd::Committed) => {
-                    own.doubt = None;
+                    // Who is dropped before the file system knows leaves the note, and settles it.
                     self.content.committed(&built).await;
+                    own.doubt = None;
                     return Ok(());
                 }
                 Ok(MemberCommitEnd::RootMoved) => own.doubt = None,
@@ -90,10 +91,10 @@ impl Member {
             .await;
         self.heard(own, called_at);
         let happened = settled.map_err(|error| self.told(error))?;
-        own.doubt = None;
         if happened {
             self.content.committed(&built).await;
         }
+        own.doubt = None;
         Ok(())
     }
 

@@ -42,8 +42,9 @@ async fn work(inner: &Inner) {
             // Who waits looks again, also where there was nothing to publish.
             inner.checkpointer.tell_committed();
         }
-        if done.is_ok() {
-            done = member.tend().await;
+        // Also where that failed: a member that gives no sign of life is broken.
+        if !done.as_ref().is_err_and(ends) {
+            done = done.and(member.tend().await);
         }
         match done {
             Ok(()) => failures = 0,
