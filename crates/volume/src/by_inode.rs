@@ -119,11 +119,13 @@ impl Shared {
 #[async_trait]
 impl Content for Shared {
     async fn adopt(&self, volume: &VolumeTuple) -> Result<(), MemberError> {
-        adoption::adopt(&self.inner()?, volume).await
+        let inner = self.inner()?;
+        adoption::adopt(&inner, volume).await
     }
 
     async fn build(&self, volume: &VolumeTuple) -> Result<Build, MemberError> {
-        publication::build(&self.inner()?, volume).await
+        let inner = self.inner()?;
+        publication::build(&inner, volume).await
     }
 
     fn is_published(&self, arena: u64, range: LeaseRange) -> bool {

@@ -185,7 +185,7 @@ fn what_only_an_owner_does_is_refused_and_nobody_owns_such_a_volume() {
         let parts = world.own_parts();
         create(&volume, volume.root(), "file").await;
         assert!(matches!(volume.drain().await, Err(VolumeError::SharedByInode)));
-        assert!(volume.create_snapshot(&name("now"), None).await.is_err());
+        assert!(volume.snapshot_create("now", 0).await.is_err());
         look(&volume, &["file"]).await.expect("it serves");
         volume.sync().await.expect("published");
         volume.stop().await.expect("it stops");

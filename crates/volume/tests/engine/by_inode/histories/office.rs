@@ -411,7 +411,7 @@ pub async fn names_in(volume: &Volume, within: FileHandle) -> Result<Vec<(String
             .await?;
         for entry in &page.entries {
             cookie = entry.cookie;
-            let text = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+            let text = String::from_utf8_lossy(&entry.name).into_owned();
             if text != "." && text != ".." {
                 names.push((text, entry.handle));
             }

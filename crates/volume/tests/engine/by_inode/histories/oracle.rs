@@ -13,7 +13,7 @@ use firn_env::sim::Simulation;
 use firn_format::{
     Checkpoint, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, checkpoint_place, decode_object,
 };
-use firn_store::{ObjectKey, Store};
+use firn_store::ObjectKey;
 use firn_table::{Condition, ItemKey, MemoryTable, Table, Write};
 use firn_vfs::{FileHandle, Vfs};
 use firn_volume::{Parts, Volume};
