@@ -125,10 +125,10 @@ impl State {
         let beside = self.beside.as_mut().expect("who writes alone adopts nothing");
         let (grounds, orphans) = (&beside.grounds, &self.orphans);
         let before = self.entries.len();
-        self.entries.retain(|number, _| {
-            keeps(*number)
-                || orphans.contains_key(number)
-                || grounds.contains_key(number) && !firn_env::planted!("volume.adoption_drops_own_changes")
+        let is_own = |number: &u64| orphans.contains_key(number) || grounds.contains_key(number);
+        self.entries.retain(|number, _| match is_own(number) {
+            true => !firn_env::planted!("volume.adoption_drops_own_changes"),
+            false => keeps(*number),
         });
         beside.base = counters.clone();
         self.counters = unpublished.on(counters);
