@@ -234,6 +234,11 @@ fn a_lapsed_lease_that_is_used_is_noticed() {
 }
 
 #[test]
+fn reads_by_a_lapsed_lease_are_noticed() {
+    is_noticed("leases.reads_by_lapsed_lease");
+}
+
+#[test]
 fn directories_that_move_without_the_shape_lease_are_noticed() {
     is_noticed("volume.directories_move_without_shape");
 }
