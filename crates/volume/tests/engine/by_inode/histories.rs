@@ -239,11 +239,6 @@ fn reads_by_a_lapsed_lease_are_noticed() {
 }
 
 #[test]
-fn directories_that_move_without_the_shape_lease_are_noticed() {
-    is_noticed("volume.directories_move_without_shape");
-}
-
-#[test]
 fn clean_entries_that_stay_at_an_adoption_are_noticed() {
     is_noticed("volume.adoption_keeps_stale_entries");
 }

@@ -236,3 +236,38 @@ fn the_leaf_check_keeps_what_another_committed_though_a_lease_was_lost() {
         "what the other one committed is gone"
     );
 }
+
+/// How many of two moves succeed of which each takes a directory into one that is below the other.
+fn moves_into_each_other(bug: Option<&str>) -> usize {
+    let (told, found) = std::sync::mpsc::channel();
+    let run = move || {
+        with_two(8, move |_, [first, second], _| async move {
+            // No inode is touched by both moves: `here/m` goes into `there/m/n`, and `there/m` into `here/m/n`.
+            let nested = async |volume: &Volume, text: &str| {
+                let within = directory(volume, volume.root(), text).await;
+                let moved = directory(volume, within, "m").await;
+                (within, directory(volume, moved, "n").await)
+            };
+            let (here, below_here) = nested(&first, "here").await;
+            publish(&first, &second).await;
+            let (there, below_there) = nested(&second, "there").await;
+            publish(&second, &first).await;
+            let (caller, moved) = (root(), name("m"));
+            let one = first.rename(&caller, here, &moved, below_there, &moved);
+            let other = second.rename(&caller, there, &moved, below_here, &moved);
+            let (one, other) = futures::join!(one, other);
+            let _ = told.send(usize::from(one.is_ok()) + usize::from(other.is_ok()));
+        });
+    };
+    planting(bug, run);
+    found.recv().expect("the run sends it")
+}
+
+#[test]
+fn directories_do_not_come_below_each_other() {
+    assert_eq!(moves_into_each_other(None), 1);
+    assert_eq!(
+        moves_into_each_other(Some("volume.directories_move_without_shape")),
+        2
+    );
+}
