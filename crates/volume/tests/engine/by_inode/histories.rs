@@ -234,11 +234,6 @@ fn a_lapsed_lease_that_is_used_is_noticed() {
 }
 
 #[test]
-fn reads_by_a_lapsed_lease_are_noticed() {
-    is_noticed("leases.reads_by_lapsed_lease");
-}
-
-#[test]
 fn clean_entries_that_stay_at_an_adoption_are_noticed() {
     is_noticed("volume.adoption_keeps_stale_entries");
 }

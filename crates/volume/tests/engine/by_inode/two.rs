@@ -1,12 +1,13 @@
 //! Two members with directories of their own, and one inode that goes to and fro.
 
-use super::offices::with_two;
+use super::offices::{make, patient, start, with_two};
 use crate::files::{create, directory, look, name, read, write};
-use crate::world::root;
-use firn_env::mutants::planting;
+use crate::world::{World, root};
+use firn_anchor::Anchor;
+use firn_env::{mutants::planting, sim::Simulation};
 use firn_table::{ItemKey, Table, Write};
 use firn_vfs::{Vfs, VfsError};
-use firn_volume::Volume;
+use firn_volume::{Parts, Volume};
 use std::time::Duration;
 
 /// What is committed by one is seen by the other once that has read the root.
@@ -252,6 +253,11 @@ fn moves_into_each_other(bug: Option<&str>) -> usize {
             publish(&first, &second).await;
             let (there, below_there) = nested(&second, "there").await;
             publish(&second, &first).await;
+            // Each holds what it moves into, so that nothing is handed over, and published before.
+            create(&first, below_there, "held").await;
+            create(&second, below_here, "held").await;
+            publish(&first, &second).await;
+            publish(&second, &first).await;
             let (caller, moved) = (root(), name("m"));
             let one = first.rename(&caller, here, &moved, below_there, &moved);
             let other = second.rename(&caller, there, &moved, below_here, &moved);
@@ -270,4 +276,38 @@ fn directories_do_not_come_below_each_other() {
         moves_into_each_other(Some("volume.directories_move_without_shape")),
         2
     );
+}
+
+/// Whether an office that was broken, and does not know it yet, is told that it has caught up: it has an unpublished change of a file that another has taken and
+/// changed since.
+fn catches_up_broken(bug: Option<&str>) -> bool {
+    planting(bug, || {
+        let simulation = Simulation::new(9);
+        let world = World::new(&simulation);
+        let (own, beside) = (world.own_parts(), world.machine_beside(&simulation, "second"));
+        let client = world.table().connect(&own.env);
+        let anchor = Anchor::new(client.clone(), own.env.clone(), own.anchor.family());
+        let own = Parts { anchor, ..own };
+        let ran = simulation.run(async move {
+            let numbers = make(&own, 2).await;
+            let first = start(&own, numbers[0], &patient()).await;
+            let second = start(&beside, numbers[1], &patient()).await;
+            let file = create(&first, first.root(), "file").await;
+            publish(&first, &second).await;
+            write(&first, file, 0, vec![1]).await;
+            client.set_outage(true);
+            write(&second, file, 0, vec![2, 2]).await;
+            second.sync().await.expect("published");
+            // Before its next sign of life.
+            client.set_outage(false);
+            first.catch_up().await.is_ok()
+        });
+        ran.expect("the run ends")
+    })
+}
+
+#[test]
+fn who_was_broken_does_not_catch_up() {
+    assert!(!catches_up_broken(None));
+    assert!(catches_up_broken(Some("leases.reads_by_lapsed_lease")));
 }
