@@ -1,4 +1,4 @@
-//! How a call gets the leases that its change needs: pinned without the state's lock, and held until the change is applied.
+//! The leases that a call needs for its change: pinned without the state lock, and held until the change is applied.
 //!
 //! | planned | pinned by this call | then |
 //! |---|---|---|
