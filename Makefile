@@ -15,7 +15,7 @@
 #   make bench-mounts    SMB and mounts beside Samba on ext4, our NFS and ext4; writes docs/benchmarks-mounts.md
 #   make bench-sharing   the SCFS paper's evaluation over again: latency and costs of sharing between offices; writes docs/benchmarks-sharing.md
 #   make bench-iris      the Iris paper's figures over again: latency, caches, hashes, challenges; ARGUMENTS names parts; writes docs/benchmarks-iris.md
-#   make bench-audits    how often audits notice what they say they would; writes docs/audits-in-figures.md
+#   make bench-audits    how often audits notice what they say they would, and what they cost; writes docs/audits-in-figures.md, docs/costs-of-audits.md
 #   make bench-regression  what operations cost the processor and the kernel, beside bench/regression.json; --write by ARGUMENTS
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model

@@ -1,0 +1,236 @@
+//! Parity groups: what it takes to make them, what they keep, and what a read of a lost segment costs.
+
+use crate::{
+    archive::{ARCHIVES, ROUTES, SEGMENT_BYTES, prices},
+    asked::{Asked, Series},
+    mirroring::Mirroring,
+    second::{COLD, Stores, name, simulate},
+    table::{Table, bytes, dollars, figure, percent, requests},
+};
+use anyhow::{Result, ensure};
+use firn_mirror::Copies;
+use firn_parity::{COLUMNS, PARITIES, ROW_BYTES, ROWS_MAX};
+use firn_quantity::Money;
+use firn_store::Route;
+
+/// Members' bytes of a full group.
+const GROUP_BYTES: u64 = (COLUMNS * ROWS_MAX * ROW_BYTES) as u64;
+/// Segments of a full group.
+pub const GROUP_SEGMENTS: u64 = GROUP_BYTES / SEGMENT_BYTES;
+/// Segments that join at once (decision 0208).
+const BATCH_SEGMENTS: u64 = (64 << 20) / SEGMENT_BYTES;
+/// Three parities of 32 columns, and one per cent more for hashes and uneven columns.
+const OVERHEAD_MAX: f64 = PARITIES as f64 / COLUMNS as f64 + 0.01;
+
+/// What was measured of them.
+pub struct Parities {
+    /// Groups of an archive that is there, all in one pass.
+    at_once: Series,
+    /// Groups of an archive that grows, by batches.
+    batches: Series,
+    /// The same at once, and the copies dropped.
+    dropped: Series,
+    /// Bytes of a full group's objects for those of its members, at once; the same of all groups that came of batches.
+    overhead: (f64, f64),
+    /// A read of a byte of a segment that both stores have lost.
+    degraded: Asked,
+}
+
+async fn mirrored(stores: &Stores, sequences: std::ops::Range<u64>) -> Result<()> {
+    for sequence in sequences {
+        stores.put(sequence, SEGMENT_BYTES).await?;
+    }
+    stores.compare().await?;
+    // Long enough to be cold, and to join however few there are.
+    stores.env.sleep(2 * COLD).await;
+    Ok(())
+}
+
+fn overhead(stores: &Stores) -> f64 {
+    let status = stores.mirror.parity().status();
+    status.parity_bytes as f64 / status.member_bytes as f64
+}
+
+/// So many segments in groups; what it took, and the groups' bytes for their members'. In batches, each joins as a pass of its own.
+fn grouped(segments: u64, copies: Copies, batch: u64) -> Result<(Asked, f64)> {
+    simulate(Some(copies), move |stores| async move {
+        stores.mirror.check().await?;
+        let mut asked = Asked::default();
+        for from in (0..segments).step_by(usize::try_from(batch)?) {
+            mirrored(&stores, from..(from + batch).min(segments)).await?;
+            let before = stores.asked();
+            stores.mirror.group().await?;
+            asked = asked.plus(&stores.asked().since(&before));
+        }
+        let status = stores.mirror.parity().status();
+        ensure!(status.members == segments && status.broken == 0, "{status:?}");
+        let dropped = status.hold.map_or(0, |hold| hold.dropped);
+        ensure!(
+            dropped == if copies == Copies::Drop { segments } else { 0 },
+            "{status:?}"
+        );
+        Ok((asked, overhead(&stores)))
+    })
+}
+
+/// A read of a byte of a lost member of a full group, whose group object is known.
+fn degraded(segments: u64) -> Result<Asked> {
+    simulate(Some(Copies::Keep), move |stores| async move {
+        stores.mirror.check().await?;
+        mirrored(&stores, 0..segments).await?;
+        stores.mirror.group().await?;
+        let key = name(segments / 2);
+        stores.first.delete(&key).await?;
+        stores.second.delete(&key).await?;
+        let reader = stores.mirror.parity().reader();
+        reader.get_range(&key, 0, 1).await?;
+        let before = stores.asked();
+        reader.get_range(&key, 2 * ROW_BYTES as u64 + 1000, 1).await?;
+        Ok(stores.asked().since(&before))
+    })
+}
+
+/// Measures.
+///
+/// # Errors
+/// The mirror's; figures that cannot be extrapolated; groups that keep more than was promised.
+pub fn measure(of_test: bool) -> Result<Parities> {
+    // Whole groups; in a test a quarter of one is enough for requests.
+    let smallest = if of_test {
+        GROUP_SEGMENTS / 4
+    } else {
+        GROUP_SEGMENTS
+    };
+    let mut full = 0.0;
+    let mut grown = 0.0;
+    let at_once = Series::measured("parity groups, in one pass", "segment", smallest, |segments| {
+        let (asked, overhead) = grouped(segments, Copies::Keep, segments)?;
+        full = overhead;
+        Ok(asked)
+    })?;
+    let batches = Series::measured("parity groups, by 64 MiB", "segment", smallest, |segments| {
+        let (asked, overhead) = grouped(segments, Copies::Keep, BATCH_SEGMENTS)?;
+        grown = overhead;
+        Ok(asked)
+    })?;
+    let dropped = Series::measured(
+        "the same in one pass, in place of copies",
+        "segment",
+        smallest,
+        |segments| Ok(grouped(segments, Copies::Drop, segments)?.0),
+    )?;
+    ensure!(
+        full <= OVERHEAD_MAX,
+        "full groups keep {} of their members' bytes",
+        percent(full)
+    );
+    Ok(Parities {
+        at_once,
+        batches,
+        dropped,
+        overhead: (full, grown),
+        degraded: degraded(GROUP_SEGMENTS)?,
+    })
+}
+
+impl Parities {
+    /// All series.
+    pub fn series(&self) -> [&Series; 3] {
+        [&self.at_once, &self.batches, &self.dropped]
+    }
+
+    /// A month of an archive that is cold and grows: what joins in it by batches; and the storage of the parities.
+    pub fn month(&self, segments: u64, written: u64) -> (Asked, Money) {
+        let kept = (segments * SEGMENT_BYTES) as f64 * self.overhead.1;
+        (
+            self.batches.at(written),
+            prices().storage_month.estimate(kept as u64),
+        )
+    }
+
+    /// The section of the page.
+    pub fn page(&self) -> String {
+        let mut text = format!(
+            "A full group has {GROUP_SEGMENTS} segments: {} GETs and {} PUTs in one pass; by batches of 64 MiB {} GETs, {} PUTs and {} DELETEs a segment.\n\n",
+            figure(self.at_once.each("GETs, second store") * GROUP_SEGMENTS as f64),
+            figure(self.at_once.each("PUTs, second store") * GROUP_SEGMENTS as f64),
+            figure(self.batches.each("GETs, second store")),
+            figure(self.batches.each("PUTs, second store")),
+            figure(self.batches.each("DELETEs, second store")),
+        );
+        let mut table = Table::new(&["what groups keep", "of their members' bytes", "promised"]);
+        table.row([
+            "full groups".to_owned(),
+            percent(self.overhead.0),
+            format!("{} at most", percent(OVERHEAD_MAX)),
+        ]);
+        table.row([
+            "groups as batches left them, not all of them full".to_owned(),
+            percent(self.overhead.1),
+            "-".to_owned(),
+        ]);
+        text += table.text();
+        text += "\n### Made once, of an archive that is there\n\n";
+        let mut table = Table::new(&["archive", "copies", "by", "requests", "read", "cost, once"]);
+        for archive in ARCHIVES {
+            for (series, copies) in [(&self.at_once, "keep"), (&self.dropped, "drop")] {
+                for (route, from) in ROUTES {
+                    let asked = series.at(archive.segments());
+                    table.row([
+                        format!("{} TiB", archive.tib),
+                        copies.to_owned(),
+                        from.to_owned(),
+                        requests(&asked),
+                        bytes(asked.first.bytes_down + asked.second.bytes_down),
+                        dollars(asked.bill(prices(), (route, route)).total()),
+                    ]);
+                }
+            }
+        }
+        text += table.text();
+        text += "\n*Beside the bucket*: beside both. Whoever makes groups reads each segment once from the second store, and with `copies = \"drop\"` once more from the first, whole: over the internet that is all of the price.\n\n### A month, held against copies\n\n";
+        let mut table = Table::new(&[
+            "archive, all of it cold",
+            "copies alone",
+            "parities beside copies",
+            "parities in place of copies",
+            "of copies alone",
+            "what joins in a month, made",
+        ]);
+        for archive in ARCHIVES {
+            let copies = Mirroring::storage(archive);
+            let (asked, kept) = self.month(archive.segments(), archive.segments_a_month());
+            let made = asked
+                .bill(prices(), (Route::SameRegion, Route::SameRegion))
+                .total();
+            table.row([
+                format!("{} TiB", archive.tib),
+                dollars(copies),
+                dollars(copies.saturating_plus(kept)),
+                dollars(kept),
+                percent(kept.as_f64() / copies.as_f64()),
+                format!("{}; {}", requests(&asked), dollars(made)),
+            ]);
+        }
+        text += table.text();
+        text += "\nStorage, and by whom parities are made beside the stores; what is not cold yet has a copy in either case.\n\n### A read of what both have lost\n\n";
+        let mut table = Table::new(&[
+            "a byte of a row of 64 KiB",
+            "requests",
+            "read",
+            "cost",
+            "a segment of 4 MiB, by its rows",
+        ]);
+        for (route, from) in ROUTES {
+            let rows = SEGMENT_BYTES / ROW_BYTES as u64;
+            table.row([
+                from.to_owned(),
+                requests(&self.degraded),
+                bytes(self.degraded.first.bytes_down + self.degraded.second.bytes_down),
+                dollars(self.degraded.bill(prices(), (route, route)).total()),
+                dollars(self.degraded.times(rows).bill(prices(), (route, route)).total()),
+            ]);
+        }
+        text + table.text()
+    }
+}
