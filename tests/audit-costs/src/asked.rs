@@ -173,6 +173,7 @@ impl Series {
         smallest: u64,
         mut measure: impl FnMut(u64) -> Result<Asked>,
     ) -> Result<Self> {
+        eprintln!("audit-costs: {what}");
         let mut sizes = [(0, Asked::default()); 3];
         for (size, measured) in [smallest, 2 * smallest, 4 * smallest].into_iter().zip(&mut sizes) {
             *measured = (size, measure(size)?);

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use firn_format::{MAX_LISTED_SEGMENTS, radix};
 use firn_quantity::Money;
 use firn_store::Route;
-use firn_volume::{Cadence, ManifestStatus};
+use firn_volume::{Cadence, ManifestStatus, VolumeConfig};
 use std::time::Duration;
 
 /// Entries that wait in the checkpoint before the tree takes them over (decision 0171).
@@ -35,21 +35,27 @@ fn more(checkpoints: u64, bytes: u64) -> Result<Asked> {
     let put = |manifest| {
         simulate(move |world| async move {
             let hour = Duration::from_secs(3600);
-            let cadence = Cadence {
-                busy: hour,
-                busy_bytes: 1 << 30,
-                trickle: hour,
+            let config = VolumeConfig {
+                cadence: Cadence {
+                    busy: hour,
+                    busy_bytes: 1 << 30,
+                    trickle: hour,
+                },
+                // As large as an edge's is by default beside so little: nodes are not read back.
+                disk_cache_bytes: 1 << 30,
+                ..config()
             };
-            let volume = world
-                .volume(manifest, firn_volume::VolumeConfig { cadence, ..config() })
-                .await?;
+            let volume = world.volume(manifest, config).await?;
             let file = world::file(&volume, "file").await?;
             volume.sync().await?;
+            world.until_confirmed(&volume).await?;
             let before = world.asked();
             for number in 0..checkpoints {
                 world::write(&volume, file, (0, bytes), number).await?;
                 volume.sync().await?;
             }
+            // What is confirmed later than another is counted all the same.
+            world.until_confirmed(&volume).await?;
             Ok(world.asked().since(&before))
         })
     };
