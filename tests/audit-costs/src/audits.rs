@@ -179,13 +179,13 @@ pub fn measure(of_test: bool) -> Result<Audits> {
         walk: Series::measured(
             "the walk, written in one go",
             "block",
-            size(8192, 2048),
+            size(4096, 2048),
             |blocks| walk(blocks, false),
         )?,
         scattered_walk: Series::measured(
             "the walk, each node by itself",
             "block",
-            size(8192, 2048),
+            size(4096, 2048),
             |blocks| walk(blocks, true),
         )?,
         leaves: Series::measured(
@@ -198,9 +198,9 @@ pub fn measure(of_test: bool) -> Result<Audits> {
             "challenges, each of the trees and of the manifest",
             "challenge",
             u64::from(DEFAULT_CHALLENGES) / 4,
-            |count| challenges(count, size(64, 16)),
+            |count| challenges(count, size(32, 16)),
         )?,
-        cut: cut(size(131_072, 65_536))?,
+        cut: cut(65_536)?,
     })
 }
 

@@ -8,7 +8,6 @@ mod archive;
 mod asked;
 mod audit_plan;
 mod audits;
-mod coding;
 mod confirmation;
 mod manifest;
 mod mirroring;
@@ -39,7 +38,6 @@ struct Measured {
     audits: audits::Audits,
     mirroring: mirroring::Mirroring,
     parities: parities::Parities,
-    coding: coding::Coding,
 }
 
 impl Measured {
@@ -50,7 +48,6 @@ impl Measured {
             audits: audits::measure(of_test)?,
             mirroring: mirroring::measure(of_test)?,
             parities: parities::measure(of_test)?,
-            coding: coding::measure()?,
         })
     }
 
@@ -138,7 +135,6 @@ impl Measured {
             ("Audits", audit_plan::page(&self.audits)),
             ("Mirror", self.mirroring.page()),
             ("Parities", self.parities.page()),
-            ("Encoding", self.coding.page()),
             ("Counted requests", series),
         ]
         .map(|(title, text)| format!("## {title}\n\n{}\n", text.trim_end()))
