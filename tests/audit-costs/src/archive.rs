@@ -69,7 +69,7 @@ pub fn assumptions() -> String {
          - **An archive** of 1 TiB is 2⁴⁰ bytes of data that cannot be compressed, all of them live, in blocks of {block} KiB and segments of {segment} MiB: {segments} segments, {blocks} blocks, a few large files, no snapshots.\n\
          - **A month** has {days} days; in it {written} of the archive is written in full segments, and nothing is deleted. The *trickle* is an edge on which something changes all the time: a checkpoint each 30 s, {checkpoints} a month.\n\
          - **Where from:** an edge's requests bring bytes over the internet, those of `firn-cleaner` from beside the bucket. The second store is beside nothing: what a cleaner reads from it is charged as traffic of the internet.\n\
-         - **Extrapolated:** requests were counted at N, 2 N and 4 N units; what the first two foretell of the third is printed beside what was counted, and a run in which they are more than 5 % and two requests apart fails. Archives are on the line through the last two.\n\
+         - **Extrapolated:** requests were counted at N, 2 N and 4 N units; what the first two foretell of the third is printed beside what was counted, and a run in which they are more than {deviation} and two requests apart fails. Archives are on the line through the last two.\n\
          - Requests of the table are priced where they occur; the archive's own storage, puts and the edge's line are no cost of trust and left out.",
         title = prices.title,
         as_of = prices.as_of,
@@ -81,6 +81,7 @@ pub fn assumptions() -> String {
         segments = crate::table::grouped(ARCHIVES[0].segments()),
         blocks = crate::table::grouped(ARCHIVES[0].blocks()),
         days = MONTH_DAYS,
+        deviation = crate::table::percent(crate::asked::DEVIATION_MAX),
         written = crate::table::percent(WRITTEN_PER_MILLE as f64 / 1000.0),
         checkpoints = crate::table::grouped(TRICKLE_CHECKPOINTS),
     )

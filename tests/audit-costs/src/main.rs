@@ -51,6 +51,25 @@ impl Measured {
         })
     }
 
+    fn series(&self) -> Vec<&asked::Series> {
+        let (manifest, confirmation) = (self.manifest.series(), self.confirmation.series());
+        let (audits, mirroring) = (self.audits.series(), self.mirroring.series());
+        let all = manifest
+            .into_iter()
+            .chain(confirmation)
+            .chain(audits)
+            .chain(mirroring);
+        all.chain(self.parities.series()).collect()
+    }
+
+    /// Promises that are not kept, and figures that cannot be extrapolated.
+    fn broken(&self) -> Vec<String> {
+        let bent = self.series().into_iter().flat_map(asked::Series::broken);
+        bent.chain(self.confirmation.broken())
+            .chain(self.parities.broken())
+            .collect()
+    }
+
     /// A month by what is bought, with what is paid once.
     fn summary(&self) -> String {
         let mut table = Table::new(&["a month of", "1 TiB", "10 TiB", "100 TiB"]);
@@ -118,15 +137,7 @@ impl Measured {
     }
 
     fn page(&self) -> String {
-        let series = table::of_series(
-            self.manifest
-                .series()
-                .into_iter()
-                .chain(self.confirmation.series())
-                .chain(self.audits.series())
-                .chain(self.mirroring.series())
-                .chain(self.parities.series()),
-        );
+        let series = table::of_series(self.series());
         [
             ("In short", self.summary()),
             ("What is assumed", archive::assumptions()),
@@ -146,7 +157,12 @@ fn main() -> ExitCode {
     match Measured::new(Arguments::parse().small) {
         Ok(measured) => {
             print!("{}", measured.page());
-            ExitCode::SUCCESS
+            let broken = measured.broken();
+            broken.iter().for_each(|told| eprintln!("audit-costs: {told}"));
+            match broken.is_empty() {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            }
         }
         Err(error) => {
             eprintln!("audit-costs: {error:#}");
@@ -162,7 +178,8 @@ mod tests {
     /// Everything at small sizes: promises are held while it is measured, and each archive's row is there.
     #[test]
     fn everything_is_measured_and_told() {
-        let measured = Measured::new(true).expect("promises are kept");
+        let measured = Measured::new(true).expect("it can be measured");
+        assert_eq!(measured.broken(), Vec::<String>::new());
         let page = measured.page();
         for title in ["Manifest", "Confirmation", "Audits", "Mirror", "Parities"] {
             assert!(page.contains(&format!("## {title}\n")), "{title}");

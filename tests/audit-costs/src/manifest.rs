@@ -17,6 +17,8 @@ use std::time::Duration;
 const WAITING_ENTRIES: u64 = MAX_LISTED_SEGMENTS as u64;
 /// Of a segment in a checkpoint: its name and what a leaf has of it.
 const LISTED_BYTES: u64 = 92;
+/// Segments of a checkpoint, short: entries are as long for those of 4 MiB.
+const SHORT_SEGMENT_BYTES: u64 = 256 << 10;
 /// No limit that would be felt.
 const RATE: u64 = 1 << 30;
 
@@ -24,7 +26,7 @@ const RATE: u64 = 1 << 30;
 pub struct Manifest {
     /// More than without one, by checkpoints of 4 KiB.
     trickle: Series,
-    /// More than without one, by checkpoints of 24 MiB.
+    /// More than without one, by checkpoints of six segments.
     busy: Series,
     /// By segments.
     gathering: Series,
@@ -36,6 +38,7 @@ fn more(checkpoints: u64, bytes: u64) -> Result<Asked> {
         simulate(move |world| async move {
             let hour = Duration::from_secs(3600);
             let config = VolumeConfig {
+                segment_bytes: SHORT_SEGMENT_BYTES,
                 cadence: Cadence {
                     busy: hour,
                     busy_bytes: 1 << 30,
@@ -107,14 +110,14 @@ pub fn measure(of_test: bool) -> Result<Manifest> {
         trickle: Series::measured(
             "checkpoints of 4 KiB, more than without a manifest",
             "checkpoint",
-            smallest(512, 128),
+            smallest(256, 128),
             |count| more(count, 4096),
         )?,
         busy: Series::measured(
-            "checkpoints of 24 MiB, more than without a manifest",
+            "checkpoints of six segments, more than without a manifest",
             "checkpoint",
-            smallest(4, 2),
-            |count| more(count, 24 << 20),
+            smallest(32, 16),
+            |count| more(count, 6 * SHORT_SEGMENT_BYTES),
         )?,
         gathering: Series::measured(
             "gathering the manifest of a volume of before",
@@ -152,7 +155,7 @@ impl Manifest {
     /// The section of the page.
     pub fn page(&self, leaf_bytes: f64) -> String {
         let mut text = format!(
-            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes more, one of 24 MiB {busy} bytes; requests more: {more}.\n\n",
+            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes more, one of six full segments (24 MiB) {busy} bytes; requests more: {more}.\n\n",
             trickle = figure(self.trickle.each("bytes sent")),
             busy = figure(self.busy.each("bytes sent")),
             more = requests(&Asked {

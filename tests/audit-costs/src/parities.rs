@@ -93,7 +93,7 @@ fn degraded(segments: u64) -> Result<Asked> {
 /// Measures.
 ///
 /// # Errors
-/// The mirror's; figures that cannot be extrapolated; groups that keep more than was promised.
+/// The mirror's.
 pub fn measure(of_test: bool) -> Result<Parities> {
     // Whole groups; in a test a quarter of one is enough for requests.
     let smallest = if of_test {
@@ -119,11 +119,6 @@ pub fn measure(of_test: bool) -> Result<Parities> {
         smallest,
         |segments| Ok(grouped(segments, Copies::Drop, segments)?.0),
     )?;
-    ensure!(
-        full <= OVERHEAD_MAX,
-        "full groups keep {} of their members' bytes",
-        percent(full)
-    );
     Ok(Parities {
         at_once,
         batches,
@@ -134,6 +129,18 @@ pub fn measure(of_test: bool) -> Result<Parities> {
 }
 
 impl Parities {
+    /// What is wrong if full groups keep more than was promised.
+    pub fn broken(&self) -> Vec<String> {
+        let told = format!(
+            "full groups keep {} of their members' bytes",
+            percent(self.overhead.0)
+        );
+        (self.overhead.0 > OVERHEAD_MAX)
+            .then_some(told)
+            .into_iter()
+            .collect()
+    }
+
     /// All series.
     pub fn series(&self) -> [&Series; 3] {
         [&self.at_once, &self.batches, &self.dropped]
@@ -232,5 +239,37 @@ impl Parities {
             ]);
         }
         text + table.text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_keep_more_than_three_in_thirty_two_and_a_hundredth_are_told() {
+        let of = |overhead| {
+            let series = || Series {
+                what: "",
+                unit: "segment",
+                sizes: [
+                    (1, Asked::default()),
+                    (2, Asked::default()),
+                    (4, Asked::default()),
+                ],
+            };
+            Parities {
+                at_once: series(),
+                batches: series(),
+                dropped: series(),
+                overhead: (overhead, 1.0),
+                degraded: Asked::default(),
+            }
+        };
+        assert_eq!(of(0.1037).broken(), Vec::<String>::new());
+        assert_eq!(
+            of(0.1038).broken(),
+            ["full groups keep 10.4 % of their members' bytes"]
+        );
     }
 }
