@@ -4,7 +4,7 @@ use crate::{
     archive::{ARCHIVES, TRICKLE_CHECKPOINTS, prices},
     asked::{Asked, Series},
     table::{Table, dollars, figure, percent, requests},
-    world::{self, config, simulate},
+    world::{self, simulate, with_cache},
 };
 use anyhow::{Result, ensure};
 use firn_quantity::Money;
@@ -28,10 +28,10 @@ pub struct Confirmation {
 /// So many writes of so many bytes each; PUTs stand with the first store, all else with the second.
 fn confirmed(writes: u64, bytes: u64, pause: Duration) -> Result<Asked> {
     simulate(move |world| async move {
-        let volume = world.volume(true, config()).await?;
+        let volume = world.volume(true, with_cache()).await?;
         world.until_confirmed(&volume).await?;
-        let file = world::file(&volume, "ledger").await?;
         let before = world.asked();
+        let file = world::file(&volume, "ledger").await?;
         for number in 0..writes {
             world::write(&volume, file, (number * bytes, bytes), number).await?;
             world.env.sleep(pause).await;

@@ -4,7 +4,7 @@ use crate::{
     archive::{ARCHIVES, Archive, ROUTES, SEGMENT_BYTES, TRICKLE_CHECKPOINTS, prices},
     asked::{Asked, Series},
     table::{Table, bytes, dollars, figure, requests},
-    world::{self, config, simulate},
+    world::{self, config, simulate, with_cache},
 };
 use anyhow::{Result, ensure};
 use firn_format::{MAX_LISTED_SEGMENTS, radix};
@@ -44,9 +44,7 @@ fn more(checkpoints: u64, bytes: u64) -> Result<Asked> {
                     busy_bytes: 1 << 30,
                     trickle: hour,
                 },
-                // As large as an edge's is by default beside so little: nodes are not read back.
-                disk_cache_bytes: 1 << 30,
-                ..config()
+                ..with_cache()
             };
             let volume = world.volume(manifest, config).await?;
             let file = world::file(&volume, "file").await?;

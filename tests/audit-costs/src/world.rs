@@ -73,7 +73,15 @@ pub fn simulate<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'stati
     simulation.run(scenario(world)).context("the simulation")?
 }
 
-/// As edges are by default, in less memory.
+/// With a cache on disk that is as much larger than what is written as an edge's is by default: nothing is read but what is to be measured.
+pub fn with_cache() -> VolumeConfig {
+    VolumeConfig {
+        disk_cache_bytes: 1 << 30,
+        ..config()
+    }
+}
+
+/// As edges are by default, in less memory; of what is written next to nothing stays in its caches.
 pub fn config() -> VolumeConfig {
     VolumeConfig {
         memory_cache_bytes: 4 << 20,
