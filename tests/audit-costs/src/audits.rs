@@ -81,7 +81,7 @@ async fn audited(world: &World, challenges: u32, budget: Money, seed: u8) -> Res
 async fn archive(world: &World, blocks: u64, manifest: bool, config: VolumeConfig) -> Result<Volume> {
     let volume = world.volume(manifest, config).await?;
     let file = world::file(&volume, "archive").await?;
-    world::write(&volume, file, (0, blocks * BLOCK_BYTES), 1).await?;
+    world.write(&volume, file, (0, blocks * BLOCK_BYTES), 1).await?;
     volume.sync().await?;
     world.until_confirmed(&volume).await?;
     Ok(volume)
@@ -91,14 +91,16 @@ fn walk(blocks: u64, is_scattered: bool) -> Result<Asked> {
     simulate(move |world| async move {
         let volume = world.volume(false, config()).await?;
         let file = world::file(&volume, "archive").await?;
-        world::write(&volume, file, (0, blocks * BLOCK_BYTES), 1).await?;
+        world.write(&volume, file, (0, blocks * BLOCK_BYTES), 1).await?;
         volume.sync().await?;
         if is_scattered {
             // An odd step comes to each node once, and to no neighbour after another.
             let nodes = blocks / NODE_BLOCKS;
             for turn in 0..nodes {
                 let block = (turn * (nodes / 2 + 1) % nodes) * NODE_BLOCKS;
-                world::write(&volume, file, (block * BLOCK_BYTES, BLOCK_BYTES), 2).await?;
+                world
+                    .write(&volume, file, (block * BLOCK_BYTES, BLOCK_BYTES), 2)
+                    .await?;
                 volume.sync().await?;
             }
         }
@@ -149,7 +151,9 @@ fn cut(blocks: u64) -> Result<Cut> {
     simulate(move |world| async move {
         let volume = world.volume_of(SMALL_BLOCK_BYTES, true, config()).await?;
         let file = world::file(&volume, "archive").await?;
-        world::write(&volume, file, (0, blocks * SMALL_BLOCK_BYTES), 1).await?;
+        world
+            .write(&volume, file, (0, blocks * SMALL_BLOCK_BYTES), 1)
+            .await?;
         volume.sync().await?;
         world.until_confirmed(&volume).await?;
         let (whole, _) = audited(&world, 1, PLENTY, 7).await?;

@@ -29,11 +29,15 @@ pub struct Confirmation {
 fn confirmed(writes: u64, bytes: u64, pause: Duration) -> Result<Asked> {
     simulate(move |world| async move {
         let volume = world.volume(true, with_cache()).await?;
+        // What was formatted is in no cache yet, and read once.
+        let file = world::file(&volume, "ledger").await?;
+        volume.sync().await?;
         world.until_confirmed(&volume).await?;
         let before = world.asked();
-        let file = world::file(&volume, "ledger").await?;
         for number in 0..writes {
-            world::write(&volume, file, (number * bytes, bytes), number).await?;
+            world
+                .write(&volume, file, (number * bytes, bytes), number)
+                .await?;
             world.env.sleep(pause).await;
         }
         world.env.sleep(Duration::from_secs(120)).await;

@@ -52,7 +52,7 @@ fn more(checkpoints: u64, bytes: u64) -> Result<Asked> {
             world.until_confirmed(&volume).await?;
             let before = world.asked();
             for number in 0..checkpoints {
-                world::write(&volume, file, (0, bytes), number).await?;
+                world.write(&volume, file, (0, bytes), number).await?;
                 volume.sync().await?;
             }
             // What is confirmed later than another is counted all the same.
@@ -69,7 +69,9 @@ fn gather(segments: u64) -> Result<Asked> {
     simulate(move |world| async move {
         let volume = world.volume(false, config()).await?;
         let file = world::file(&volume, "archive").await?;
-        world::write(&volume, file, (0, segments * SEGMENT_BYTES), 1).await?;
+        world
+            .write(&volume, file, (0, segments * SEGMENT_BYTES), 1)
+            .await?;
         volume.sync().await?;
         world.until_confirmed(&volume).await?;
         let before = world.asked();

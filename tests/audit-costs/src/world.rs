@@ -12,7 +12,7 @@ use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use firn_seal::{EpochKey, Keys};
 use firn_store::{MemoryStore, Meter, Metered, Usage};
 use firn_table::{MemoryTable, Metered as MeteredTable, TablePrices};
-use firn_vfs::{Caller, CreateMode, Credentials, FileHandle, Name, SetAttributes, Stability, Vfs};
+use firn_vfs::{Caller, CreateMode, Credentials, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,6 +21,9 @@ pub const FAMILY: FamilyId = FamilyId([1; 16]);
 const VOLUME: VolumeId = VolumeId([2; 16]);
 /// One write of a client.
 const WRITE_BYTES: u64 = 512 << 10;
+
+/// Of one call, for the confirmation of what was put before.
+const WAITS_MAX: u32 = 1000;
 
 /// Bounded, and by far more than any of these measurements takes.
 const LIMITS: Limits = Limits {
@@ -125,6 +128,37 @@ impl World {
         Ok(Volume::open(self.parts.clone(), config).await?.0)
     }
 
+    /// Writes so many bytes that cannot be compressed, durably; waits where the engine says that uploads are to be confirmed first.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn write(
+        &self,
+        volume: &Volume,
+        file: FileHandle,
+        (offset, bytes): (u64, u64),
+        seed: u64,
+    ) -> Result<()> {
+        let mut at = 0;
+        let mut waits = 0;
+        while at < bytes {
+            let piece = (bytes - at).min(WRITE_BYTES);
+            let data = vec![Bytes::from(noise(seed ^ (offset + at), usize::try_from(piece)?))];
+            let written = volume
+                .write(&root(), file, offset + at, data, Stability::FileSync)
+                .await;
+            match written {
+                Ok(_) => at += piece,
+                Err(VfsError::TryAgain { .. }) if waits < WAITS_MAX => {
+                    waits += 1;
+                    self.env.sleep(Duration::from_secs(30)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until everything that was put was confirmed, and checks that nothing is asked then.
     ///
     /// # Errors
@@ -158,23 +192,6 @@ pub async fn file(volume: &Volume, name: &str) -> Result<FileHandle> {
         .create(&root(), volume.root(), &Name::new(name.to_owned())?, how)
         .await;
     Ok(made?.handle)
-}
-
-/// Writes so many bytes that cannot be compressed, durably.
-///
-/// # Errors
-/// The engine's.
-pub async fn write(volume: &Volume, file: FileHandle, (offset, bytes): (u64, u64), seed: u64) -> Result<()> {
-    let mut at = 0;
-    while at < bytes {
-        let piece = (bytes - at).min(WRITE_BYTES);
-        let data = vec![Bytes::from(noise(seed ^ (offset + at), usize::try_from(piece)?))];
-        volume
-            .write(&root(), file, offset + at, data, Stability::FileSync)
-            .await?;
-        at += piece;
-    }
-    Ok(())
 }
 
 /// Bytes that cannot be compressed: xorshift64.
