@@ -178,11 +178,16 @@ impl Series {
         for (size, measured) in [smallest, 2 * smallest, 4 * smallest].into_iter().zip(&mut sizes) {
             *measured = (size, measure(size)?);
         }
-        Ok(Self { what, unit, sizes })
+        let series = Self { what, unit, sizes };
+        series
+            .bent()
+            .iter()
+            .for_each(|told| eprintln!("audit-costs: {told}"));
+        Ok(series)
     }
 
     /// In which classes the third measurement is not what the first two foretell, so that nothing can be extrapolated.
-    pub fn broken(&self) -> Vec<String> {
+    pub fn bent(&self) -> Vec<String> {
         let foretold = self.foretold();
         let counted = CLASS_NAMES.iter().zip(foretold).zip(self.sizes[2].1.counts());
         // Whole requests: a page or a node more or less is no deviation.
@@ -252,10 +257,10 @@ mod tests {
         assert_eq!(series.at(1_000_000), gets(3_000_007));
         assert_eq!(series.at(0), gets(7));
         assert_eq!(series.each("GETs"), 3.0);
-        assert_eq!(series.broken(), Vec::<String>::new());
+        assert_eq!(series.bent(), Vec::<String>::new());
         let bent = Series::measured("reads", "segment", 10, |size| Ok(gets(size * size))).expect("counted");
         let told = ["reads: 1600 GETs at 40 segments, where 1000 were foretold"];
-        assert_eq!(bent.broken(), told);
+        assert_eq!(bent.bent(), told);
     }
 
     #[test]

@@ -13,10 +13,8 @@ use firn_parity::{COLUMNS, PARITIES, ROW_BYTES, ROWS_MAX};
 use firn_quantity::Money;
 use firn_store::Route;
 
-/// Members' bytes of a full group.
-const GROUP_BYTES: u64 = (COLUMNS * ROWS_MAX * ROW_BYTES) as u64;
-/// Segments of a full group.
-pub const GROUP_SEGMENTS: u64 = GROUP_BYTES / SEGMENT_BYTES;
+/// Segments of a full group: of those that are closed at 4 MiB, and so are a little longer, three fit in a column of 16 MiB.
+const GROUP_SEGMENTS: u64 = COLUMNS as u64 * ((ROWS_MAX * ROW_BYTES) as u64 / (SEGMENT_BYTES + 1));
 /// Segments that join at once (decision 0208).
 const BATCH_SEGMENTS: u64 = (64 << 20) / SEGMENT_BYTES;
 /// Three parities of 32 columns, and one per cent more for hashes and uneven columns.
@@ -24,16 +22,18 @@ const OVERHEAD_MAX: f64 = PARITIES as f64 / COLUMNS as f64 + 0.01;
 
 /// What was measured of them.
 pub struct Parities {
-    /// Groups of an archive that is there, all in one pass.
+    /// Groups that are written once, of as many segments as fit.
     at_once: Series,
     /// Groups of an archive that grows, by batches.
     batches: Series,
-    /// The same at once, and the copies dropped.
+    /// The same, and the copies dropped.
     dropped: Series,
-    /// Bytes of a full group's objects for those of its members, at once; the same of all groups that came of batches.
+    /// Bytes of a full group's objects for those of its members; the same of all groups that came of batches.
     overhead: (f64, f64),
     /// A read of a byte of a segment that both stores have lost.
     degraded: Asked,
+    /// Cold segments that one pass saw, and how many of them are in groups after it.
+    one_pass: (u64, u64),
 }
 
 async fn mirrored(stores: &Stores, sequences: std::ops::Range<u64>) -> Result<()> {
@@ -73,6 +73,16 @@ fn grouped(segments: u64, copies: Copies, batch: u64) -> Result<(Asked, f64)> {
     })
 }
 
+/// How many of so many cold segments are in groups after one pass.
+fn one_pass(segments: u64) -> Result<u64> {
+    simulate(Some(Copies::Keep), move |stores| async move {
+        stores.mirror.check().await?;
+        mirrored(&stores, 0..segments).await?;
+        stores.mirror.group().await?;
+        Ok(stores.mirror.parity().status().members)
+    })
+}
+
 /// A read of a byte of a lost member of a full group, whose group object is known.
 fn degraded(segments: u64) -> Result<Asked> {
     simulate(Some(Copies::Keep), move |stores| async move {
@@ -103,8 +113,8 @@ pub fn measure(of_test: bool) -> Result<Parities> {
     };
     let mut full = 0.0;
     let mut grown = 0.0;
-    let at_once = Series::measured("parity groups, in one pass", "segment", smallest, |segments| {
-        let (asked, overhead) = grouped(segments, Copies::Keep, segments)?;
+    let at_once = Series::measured("parity groups, whole ones", "segment", smallest, |segments| {
+        let (asked, overhead) = grouped(segments, Copies::Keep, GROUP_SEGMENTS)?;
         full = overhead;
         Ok(asked)
     })?;
@@ -114,10 +124,10 @@ pub fn measure(of_test: bool) -> Result<Parities> {
         Ok(asked)
     })?;
     let dropped = Series::measured(
-        "the same in one pass, in place of copies",
+        "parity groups in place of copies, whole ones",
         "segment",
         smallest,
-        |segments| Ok(grouped(segments, Copies::Drop, segments)?.0),
+        |segments| Ok(grouped(segments, Copies::Drop, GROUP_SEGMENTS)?.0),
     )?;
     Ok(Parities {
         at_once,
@@ -125,6 +135,7 @@ pub fn measure(of_test: bool) -> Result<Parities> {
         dropped,
         overhead: (full, grown),
         degraded: degraded(GROUP_SEGMENTS)?,
+        one_pass: (2 * GROUP_SEGMENTS, one_pass(2 * GROUP_SEGMENTS)?),
     })
 }
 
@@ -158,12 +169,15 @@ impl Parities {
     /// The section of the page.
     pub fn page(&self) -> String {
         let mut text = format!(
-            "A full group has {GROUP_SEGMENTS} segments: {} GETs and {} PUTs in one pass; by batches of 64 MiB {} GETs, {} PUTs and {} DELETEs a segment.\n\n",
+            "A full group has {GROUP_SEGMENTS} full segments: they are closed at 4 MiB and a little longer, so three of them fit in each of 32 columns of 16 MiB. Written once it takes {} GETs and {} PUTs; by batches of 64 MiB, as an archive grows, \
+             {} GETs, {} PUTs and {} DELETEs a segment. A pass chooses what joins by its bytes alone: of {} cold segments one pass put {} into groups, and the rest waits for the next.\n\n",
             figure(self.at_once.each("GETs, second store") * GROUP_SEGMENTS as f64),
             figure(self.at_once.each("PUTs, second store") * GROUP_SEGMENTS as f64),
             figure(self.batches.each("GETs, second store")),
             figure(self.batches.each("PUTs, second store")),
             figure(self.batches.each("DELETEs, second store")),
+            self.one_pass.0,
+            self.one_pass.1,
         );
         let mut table = Table::new(&["what groups keep", "of their members' bytes", "promised"]);
         table.row([
@@ -264,6 +278,7 @@ mod tests {
                 dropped: series(),
                 overhead: (overhead, 1.0),
                 degraded: Asked::default(),
+                one_pass: (2, 2),
             }
         };
         assert_eq!(of(0.1037).broken(), Vec::<String>::new());

@@ -148,7 +148,7 @@ fn id(sequence: u64) -> SegmentId {
     }
 }
 
-/// A segment with objects that together have so many bytes, index included.
+/// A segment that is closed once it has so many bytes, as the engine closes them: a full one is a little longer.
 fn segment(sequence: u64, bytes: u64) -> Vec<Bytes> {
     let header = |index| ObjectHeader {
         kind: Kind::Block,
@@ -170,14 +170,11 @@ fn segment(sequence: u64, bytes: u64) -> Vec<Bytes> {
         children: Vec::new(),
     };
     let mut builder = SegmentBuilder::new(FAMILY, id(sequence));
-    // What header, index and footer take is left out of what is filled.
-    let objects = (bytes / OBJECT_BYTES as u64).max(1);
-    for index in 0..objects {
-        let length = (bytes / objects) as usize - (bytes / objects) as usize / 64;
-        builder.push(&encode_object(
-            header(index),
-            &vec![(sequence + index) as u8; length],
-        ));
+    let object = vec![sequence as u8; OBJECT_BYTES.min(bytes as usize)];
+    let mut index = 0;
+    while (builder.bytes_used() as u64) < bytes {
+        builder.push(&encode_object(header(index), &object));
+        index += 1;
     }
     builder.finish()
 }
