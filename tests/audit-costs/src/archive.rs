@@ -68,9 +68,9 @@ pub fn assumptions() -> String {
          (`TablePrices::DYNAMODB_ON_DEMAND`): {read} nanodollars a read unit, {write} a write unit.\n\
          - **An archive** of 1 TiB is 2⁴⁰ bytes of data that cannot be compressed, all of them live, in blocks of {block} KiB and segments of {segment} MiB: {segments} segments, {blocks} blocks, a few large files, no snapshots.\n\
          - **A month** has {days} days; in it {written} of the archive is written in full segments, and nothing is deleted. The *trickle* is an edge on which something changes all the time: a checkpoint each 30 s, {checkpoints} a month.\n\
-         - **Where from:** an edge's requests bring bytes over the internet, those of `firn-cleaner` from beside the bucket. The second store is beside nothing: what a cleaner reads from it is charged as traffic of the internet.\n\
+         - **Where from:** an edge's requests bring bytes over the internet, those of `firn-cleaner` from beside the bucket, which costs nothing in its region.\n\
          - **Extrapolated:** requests were counted at N, 2 N and 4 N units; what the first two foretell of the third is printed beside what was counted, and a run in which they are more than {deviation} and two requests apart fails. Archives are on the line through the last two.\n\
-         - Requests of the table are priced where they occur; the archive's own storage, puts and the edge's line are no cost of trust and left out.",
+         - Requests of the table are in the money. The archive's own storage and PUTs, the edge's line and the hosts of programs are left out.",
         title = prices.title,
         as_of = prices.as_of,
         name = prices.name,

@@ -164,8 +164,9 @@ pub fn page(audits: &Audits) -> String {
     }
     text += table.text();
     text += &format!(
-        "\nWhat {} a month buy ({MAX_CHALLENGES} challenges of one audit at most):\n\n",
-        dollars(BUDGET)
+        "\nWhat {} a month buys ({} challenges of one audit at most; nodes lie together, as after bulk):\n\n",
+        dollars(BUDGET),
+        grouped(u64::from(MAX_CHALLENGES))
     );
     let mut table = Table::new(&[
         "archive",

@@ -183,28 +183,28 @@ pub fn measure(of_test: bool) -> Result<Audits> {
         walk: Series::measured(
             "the walk, written in one go",
             "block",
-            size(4096, 2048),
+            size(4096, 512),
             |blocks| walk(blocks, false),
         )?,
         scattered_walk: Series::measured(
             "the walk, each node by itself",
             "block",
-            size(4096, 2048),
+            size(4096, 512),
             |blocks| walk(blocks, true),
         )?,
         leaves: Series::measured(
             "leaves of the manifest and the listing",
             "segment",
-            size(2048, 512),
+            size(2048, 256),
             leaves,
         )?,
         challenges: Series::measured(
             "challenges, each of the trees and of the manifest",
             "challenge",
-            u64::from(DEFAULT_CHALLENGES) / 4,
-            |count| challenges(count, size(32, 16)),
+            size(u64::from(DEFAULT_CHALLENGES) / 4, 24),
+            |count| challenges(count, size(32, 8)),
         )?,
-        cut: cut(65_536)?,
+        cut: cut(size(65_536, 32_768))?,
     })
 }
 

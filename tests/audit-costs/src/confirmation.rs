@@ -45,10 +45,12 @@ fn confirmed(writes: u64, bytes: u64, pause: Duration) -> Result<Asked> {
         world.until_confirmed(&volume).await?;
         let put = Usage {
             puts: asked.first.puts,
-            bytes_up: asked.first.bytes_up,
             ..Usage::default()
         };
-        let read = asked.first.since(&put);
+        let read = asked.first.since(&Usage {
+            bytes_up: asked.first.bytes_up,
+            ..put
+        });
         ensure!(
             read.requests() == put.puts,
             "one read for each put, and nothing else: {read:?} for {put:?}"
@@ -66,7 +68,7 @@ fn confirmed(writes: u64, bytes: u64, pause: Duration) -> Result<Asked> {
 /// # Errors
 /// The engine's.
 pub fn measure(of_test: bool) -> Result<Confirmation> {
-    let smallest = if of_test { 8 } else { 32 };
+    let smallest = if of_test { 4 } else { 32 };
     let of = |what, bytes, pause| {
         let series = Series::measured(what, "write", smallest, |writes| {
             confirmed(writes, bytes, Duration::from_secs(pause))
@@ -125,7 +127,7 @@ impl Confirmation {
         let reads = |confirmed: &Confirmed, puts: u64| {
             let last = &confirmed.series.sizes[2].1;
             let second = Usage {
-                ranged_gets: puts * last.second.ranged_gets / last.first.puts,
+                gets: puts * last.second.gets / last.first.puts,
                 bytes_down: puts * last.second.bytes_down / last.first.puts,
                 ..Usage::default()
             };
@@ -158,7 +160,7 @@ impl Confirmation {
             for book in &books {
                 table.row([
                     format!("{}: {} PUTs", confirmed.what, last.first.puts),
-                    figure(last.second.ranged_gets as f64 / last.first.puts as f64),
+                    figure(last.second.gets as f64 / last.first.puts as f64),
                     figure(last.second.bytes_down as f64 / last.first.puts as f64),
                     book.title.clone(),
                     percent(confirmed.share(book)),
@@ -190,7 +192,7 @@ mod tests {
     fn of_bytes(bytes: u64) -> Confirmation {
         let asked = |puts: u64| {
             let mut asked = Asked::default();
-            (asked.first.puts, asked.second.ranged_gets) = (puts, puts);
+            (asked.first.puts, asked.second.gets) = (puts, puts);
             asked.second.bytes_down = puts * bytes;
             (puts, asked)
         };

@@ -19,6 +19,7 @@ mod world;
 use anyhow::Result;
 use archive::{ARCHIVES, BUDGET, ROUTES, prices};
 use clap::Parser;
+use firn_mirror::Copies;
 use firn_store::Route;
 use std::process::ExitCode;
 use table::{Table, dollars, percent};
@@ -81,13 +82,7 @@ impl Measured {
             table.row([what.to_owned()].into_iter().chain(ARCHIVES.map(cell)));
         };
         row("manifest: upkeep, bulk and a trickle", &|archive| {
-            let (asked, kept) = self.manifest.upkeep(archive, self.audits.leaf_bytes());
-            dollars(
-                asked
-                    .bill(prices(), (Route::Internet, Route::Internet))
-                    .total()
-                    .saturating_plus(kept),
-            )
+            dollars(self.manifest.upkeep_money(archive, self.audits.leaf_bytes()))
         });
         row("confirmation of bulk and a trickle", &|archive| {
             dollars(self.confirmation.of_puts(archive.segments_a_month()).1)
@@ -122,14 +117,12 @@ impl Measured {
             dollars(mirroring::Mirroring::storage(archive))
         });
         row("parities in place of copies: storage", &|archive| {
-            dollars(self.parities.month(archive.segments(), 0).1)
+            dollars(self.parities.storage(archive))
         });
         row(
-            "parities: what joins in a month, made beside the stores",
+            "parities in place of copies: requests, beside the stores",
             &|archive| {
-                let (asked, _) = self
-                    .parities
-                    .month(archive.segments(), archive.segments_a_month());
+                let asked = self.parities.month(archive, Copies::Drop);
                 dollars(
                     asked
                         .bill(prices(), (Route::SameRegion, Route::SameRegion))

@@ -3,7 +3,7 @@
 use crate::{
     archive::{ARCHIVES, Archive, ROUTES, SEGMENT_BYTES, TRICKLE_CHECKPOINTS, prices},
     asked::{Asked, Series},
-    table::{Table, bytes, dollars, figure, requests},
+    table::{Table, bytes, dollars, figure, percent, requests},
     world::{self, config, simulate, with_cache},
 };
 use anyhow::{Result, ensure};
@@ -110,19 +110,19 @@ pub fn measure(of_test: bool) -> Result<Manifest> {
         trickle: Series::measured(
             "checkpoints of 4 KiB, more than without a manifest",
             "checkpoint",
-            smallest(256, 128),
+            smallest(256, 32),
             |count| more(count, 4096),
         )?,
         busy: Series::measured(
             "checkpoints of six segments, more than without a manifest",
             "checkpoint",
-            smallest(32, 16),
+            smallest(32, 8),
             |count| more(count, 6 * SHORT_SEGMENT_BYTES),
         )?,
         gathering: Series::measured(
             "gathering the manifest of a volume of before",
             "segment",
-            smallest(16, 8),
+            smallest(32, 4),
             gather,
         )?,
     })
@@ -147,6 +147,19 @@ impl Manifest {
         (asked, kept)
     }
 
+    /// What that costs.
+    pub fn upkeep_money(&self, archive: Archive, leaf_bytes: f64) -> Money {
+        let (asked, kept) = self.upkeep(archive, leaf_bytes);
+        let bill = asked.bill(prices(), (Route::Internet, Route::Internet));
+        bill.total().saturating_plus(kept)
+    }
+
+    /// What a month's trickle costs of that in requests and what they bring.
+    fn trickle_requests(&self) -> Money {
+        let asked = self.trickle.at(TRICKLE_CHECKPOINTS);
+        asked.bill(prices(), (Route::Internet, Route::Internet)).total()
+    }
+
     /// What an archive takes once to gain one.
     pub fn gathered(&self, segments: u64) -> Asked {
         self.gathering.at(segments)
@@ -155,13 +168,17 @@ impl Manifest {
     /// The section of the page.
     pub fn page(&self, leaf_bytes: f64) -> String {
         let mut text = format!(
-            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes more, one of six full segments (24 MiB) {busy} bytes; requests more: {more}.\n\n",
+            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes, {puts} PUTs and {gets} GETs more than without a manifest, one of six full segments (24 MiB) {busy} bytes, {busy_puts} PUTs and {busy_gets} GETs. A PUT more, and the GET that confirms it, are of the segment that is \
+             closed before the manifest is written: as the code stands each checkpoint closes one there, whenever it has written the usage map. On a trickle that is {share} of a month's cost below.\n\n",
             trickle = figure(self.trickle.each("bytes sent")),
             busy = figure(self.busy.each("bytes sent")),
-            more = requests(&Asked {
-                table: firn_table::TableUsage::default(),
-                ..self.trickle.sizes[2].1
-            }),
+            puts = figure(self.trickle.each("PUTs")),
+            gets = figure(self.trickle.each("GETs")),
+            busy_puts = figure(self.busy.each("PUTs")),
+            busy_gets = figure(self.busy.each("GETs")),
+            share = percent(
+                self.trickle_requests().as_f64() / self.upkeep_money(ARCHIVES[0], leaf_bytes).as_f64()
+            ),
         );
         let mut table = Table::new(&[
             "archive",
@@ -175,8 +192,7 @@ impl Manifest {
         ]);
         for archive in ARCHIVES {
             let (levels, most) = trickle_at_most(archive, leaf_bytes);
-            let (asked, kept) = self.upkeep(archive, leaf_bytes);
-            let bill = asked.bill(prices(), (Route::Internet, Route::Internet)).total();
+            let (asked, _) = self.upkeep(archive, leaf_bytes);
             table.row([
                 format!("{} TiB", archive.tib),
                 crate::table::grouped(archive.segments()),
@@ -185,15 +201,16 @@ impl Manifest {
                 figure(most),
                 bytes(asked.first.bytes_up),
                 requests(&asked),
-                dollars(bill.saturating_plus(kept)),
+                dollars(self.upkeep_money(archive, leaf_bytes)),
             ]);
         }
         text += table.text();
         text += &format!(
             "\nThe tree's depth does not follow the archive but the writer's number, which stands in the upper bits of a leaf's place: so the levels are the same from the first segment on, and \
-             only nodes get fuller. *At most* is a leaf and a node of each level, all as full as a leaf with {} entries ({leaf_bytes:.0} bytes), once for {WAITING_ENTRIES} checkpoints, and {WAITING_ENTRIES} entries in the checkpoint itself: \
+             only nodes get fuller. *At most* is a leaf and a node of each level, all as full as a leaf with {} entries ({leaf} bytes), once for {WAITING_ENTRIES} checkpoints, and {WAITING_ENTRIES} entries in the checkpoint itself: \
              computed. The cost has the bytes kept for the whole month, as if no cleaner took away what is rewritten.\n\n### Gathering, once\n\n",
-            radix::FANOUT
+            radix::FANOUT,
+            leaf = figure(leaf_bytes),
         );
         let mut table = Table::new(&["archive", "from", "requests", "received", "cost, once"]);
         for archive in ARCHIVES {

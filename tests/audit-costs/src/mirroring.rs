@@ -11,7 +11,7 @@ use firn_quantity::Money;
 use firn_store::Route;
 
 /// As short as a segment may be: requests do not depend on it.
-const SHORT_BYTES: u64 = 600;
+pub const SHORT_BYTES: u64 = 600;
 
 /// What was measured of it.
 pub struct Mirroring {

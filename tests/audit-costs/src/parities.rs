@@ -1,9 +1,9 @@
 //! Parity groups: what it takes to make them, what they keep, and what a read of a lost segment costs.
 
 use crate::{
-    archive::{ARCHIVES, ROUTES, SEGMENT_BYTES, prices},
+    archive::{ARCHIVES, Archive, MONTH_DAYS, ROUTES, SEGMENT_BYTES, prices},
     asked::{Asked, Series},
-    mirroring::Mirroring,
+    mirroring::{Mirroring, SHORT_BYTES},
     second::{COLD, Stores, name, simulate},
     table::{Table, bytes, dollars, figure, percent, requests},
 };
@@ -30,6 +30,8 @@ pub struct Parities {
     dropped: Series,
     /// Bytes of a full group's objects for those of its members; the same of all groups that came of batches.
     overhead: (f64, f64),
+    /// A pass in which nothing joins: with copies, and in place of copies.
+    idle: [Series; 2],
     /// A read of a byte of a segment that both stores have lost.
     degraded: Asked,
     /// Cold segments that one pass saw, and how many of them are in groups after it.
@@ -69,7 +71,25 @@ fn grouped(segments: u64, copies: Copies, batch: u64) -> Result<(Asked, f64)> {
             dropped == if copies == Copies::Drop { segments } else { 0 },
             "{status:?}"
         );
+        // A pass lists everything, however little joins in it: that is measured by itself.
+        (asked.first.lists, asked.second.lists) = (0, 0);
         Ok((asked, overhead(&stores)))
+    })
+}
+
+/// A pass over so many segments of which none joins.
+fn idle_pass(segments: u64, copies: Copies) -> Result<Asked> {
+    simulate(Some(copies), move |stores| async move {
+        stores.mirror.check().await?;
+        for sequence in 0..segments {
+            stores.put(sequence, SHORT_BYTES).await?;
+        }
+        stores.compare().await?;
+        // What a first pass learns it does not ask again.
+        stores.mirror.group().await?;
+        let before = stores.asked();
+        stores.mirror.group().await?;
+        Ok(stores.asked().since(&before))
     })
 }
 
@@ -105,12 +125,11 @@ fn degraded(segments: u64) -> Result<Asked> {
 /// # Errors
 /// The mirror's.
 pub fn measure(of_test: bool) -> Result<Parities> {
-    // Whole groups; in a test a quarter of one is enough for requests.
-    let smallest = if of_test {
-        GROUP_SEGMENTS / 4
-    } else {
-        GROUP_SEGMENTS
-    };
+    // Whole groups; in a test the largest is one.
+    let size = |full: u64, small: u64| if of_test { small } else { full };
+    let smallest = size(GROUP_SEGMENTS, GROUP_SEGMENTS / 4);
+    let small = size(GROUP_SEGMENTS, BATCH_SEGMENTS / 2);
+    let names = size(4000, 1000);
     let mut full = 0.0;
     let mut grown = 0.0;
     let at_once = Series::measured("parity groups, whole ones", "segment", smallest, |segments| {
@@ -118,7 +137,7 @@ pub fn measure(of_test: bool) -> Result<Parities> {
         full = overhead;
         Ok(asked)
     })?;
-    let batches = Series::measured("parity groups, by 64 MiB", "segment", smallest, |segments| {
+    let batches = Series::measured("parity groups, by 64 MiB", "segment", small, |segments| {
         let (asked, overhead) = grouped(segments, Copies::Keep, BATCH_SEGMENTS)?;
         grown = overhead;
         Ok(asked)
@@ -126,16 +145,26 @@ pub fn measure(of_test: bool) -> Result<Parities> {
     let dropped = Series::measured(
         "parity groups in place of copies, whole ones",
         "segment",
-        smallest,
+        small,
         |segments| Ok(grouped(segments, Copies::Drop, GROUP_SEGMENTS)?.0),
     )?;
+    let idle = [
+        Series::measured("a pass in which nothing joins", "segment", names, |segments| {
+            idle_pass(segments, Copies::Keep)
+        })?,
+        Series::measured("the same in place of copies", "segment", names, |segments| {
+            idle_pass(segments, Copies::Drop)
+        })?,
+    ];
+    let seen = size(2 * GROUP_SEGMENTS, BATCH_SEGMENTS);
     Ok(Parities {
         at_once,
         batches,
         dropped,
+        idle,
         overhead: (full, grown),
         degraded: degraded(GROUP_SEGMENTS)?,
-        one_pass: (2 * GROUP_SEGMENTS, one_pass(2 * GROUP_SEGMENTS)?),
+        one_pass: (seen, one_pass(seen)?),
     })
 }
 
@@ -153,17 +182,26 @@ impl Parities {
     }
 
     /// All series.
-    pub fn series(&self) -> [&Series; 3] {
-        [&self.at_once, &self.batches, &self.dropped]
+    pub fn series(&self) -> [&Series; 5] {
+        let [keeps, drops] = &self.idle;
+        [&self.at_once, &self.batches, &self.dropped, keeps, drops]
     }
 
-    /// A month of an archive that is cold and grows: what joins in it by batches; and the storage of the parities.
-    pub fn month(&self, segments: u64, written: u64) -> (Asked, Money) {
-        let kept = (segments * SEGMENT_BYTES) as f64 * self.overhead.1;
-        (
-            self.batches.at(written),
-            prices().storage_month.estimate(kept as u64),
-        )
+    /// A month of an archive: what joins in it by batches, and a pass a day, with copies or in their place.
+    pub fn month(&self, archive: Archive, copies: Copies) -> Asked {
+        let [keeps, drops] = &self.idle;
+        let pass = match copies {
+            Copies::Keep => keeps,
+            Copies::Drop => drops,
+        };
+        let joined = self.batches.at(archive.segments_a_month());
+        joined.plus(&pass.at(archive.segments()).times(MONTH_DAYS))
+    }
+
+    /// A month's storage of the parities of an archive that is all cold.
+    pub fn storage(&self, archive: Archive) -> Money {
+        let kept = archive.bytes() as f64 * self.overhead.1;
+        prices().storage_month.estimate(kept as u64)
     }
 
     /// The section of the page.
@@ -209,32 +247,40 @@ impl Parities {
             }
         }
         text += table.text();
-        text += "\n*Beside the bucket*: beside both. Whoever makes groups reads each segment once from the second store, and with `copies = \"drop\"` once more from the first, whole: over the internet that is all of the price.\n\n### A month, held against copies\n\n";
+        text += "\n*Beside the bucket*: beside both. The listings of the passes are in the month below. Whoever makes groups reads each segment once from the second store, and with `copies = \"drop\"` once more from the first, whole: over the internet that is all of the price.\n\n### A month, held against copies\n\n";
         let mut table = Table::new(&[
             "archive, all of it cold",
             "copies alone",
             "parities beside copies",
             "parities in place of copies",
             "of copies alone",
-            "what joins in a month, made",
+            "joins and daily passes, with copies",
+            "the same in place of copies",
         ]);
         for archive in ARCHIVES {
-            let copies = Mirroring::storage(archive);
-            let (asked, kept) = self.month(archive.segments(), archive.segments_a_month());
-            let made = asked
-                .bill(prices(), (Route::SameRegion, Route::SameRegion))
-                .total();
+            let (copies, kept) = (Mirroring::storage(archive), self.storage(archive));
+            let made = [Copies::Keep, Copies::Drop].map(|copies| {
+                let asked = self.month(archive, copies);
+                let beside = (Route::SameRegion, Route::SameRegion);
+                format!(
+                    "{}; {}",
+                    requests(&asked),
+                    dollars(asked.bill(prices(), beside).total())
+                )
+            });
+            let [with, in_place] = made;
             table.row([
                 format!("{} TiB", archive.tib),
                 dollars(copies),
                 dollars(copies.saturating_plus(kept)),
                 dollars(kept),
                 percent(kept.as_f64() / copies.as_f64()),
-                format!("{}; {}", requests(&asked), dollars(made)),
+                with,
+                in_place,
             ]);
         }
         text += table.text();
-        text += "\nStorage, and by whom parities are made beside the stores; what is not cold yet has a copy in either case.\n\n### A read of what both have lost\n\n";
+        text += "\nStorage, and the requests of who makes parities beside the stores. A pass lists all segments that have a copy, in place of copies also those of the first store (the groups' own names, four for a group, come on top and are left out); a segment that joins in place of copies is read once more and its copy deleted, as in the table above. What is not cold yet has a copy in either case.\n\n### A read of what both have lost\n\n";
         let mut table = Table::new(&[
             "a byte of a row of 64 KiB",
             "requests",
@@ -277,6 +323,7 @@ mod tests {
                 batches: series(),
                 dropped: series(),
                 overhead: (overhead, 1.0),
+                idle: [series(), series()],
                 degraded: Asked::default(),
                 one_pass: (2, 2),
             }

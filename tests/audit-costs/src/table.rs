@@ -116,7 +116,8 @@ pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
         0.0 => "0 %".to_owned(),
-        percent if percent > 99.995 && percent < 100.0 => "over 99.99 %".to_owned(),
+        percent if percent > 99.99 => "over 99.99 %".to_owned(),
+        percent if percent >= 99.0 => format!("{percent:.2} %"),
         percent if percent >= 10.0 => format!("{percent:.1} %"),
         percent => format!("{percent:.2} %"),
     }
@@ -157,6 +158,11 @@ mod tests {
         assert_eq!(dollars(Money::of_nanos(2_355_200_000_000)), "$2,355");
         assert_eq!(dollars(Money::of_nanos(3_400)), "$0.0000034");
         assert_eq!(percent(0.999_99), "over 99.99 %");
+        assert_eq!(
+            percent(1.0),
+            "over 99.99 %",
+            "of a probability that a number of 64 bits rounds up"
+        );
         assert_eq!(bytes(9_700), "9700 bytes");
         assert_eq!(bytes(1 << 40), "1.10 TB");
     }
