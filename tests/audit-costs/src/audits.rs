@@ -204,7 +204,7 @@ pub fn measure(of_test: bool) -> Result<Audits> {
             size(u64::from(DEFAULT_CHALLENGES) / 4, 24),
             |count| challenges(count, size(32, 8)),
         )?,
-        cut: cut(size(65_536, 32_768))?,
+        cut: cut(size(65_536, 49_152))?,
     })
 }
 
