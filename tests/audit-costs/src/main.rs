@@ -134,7 +134,10 @@ impl Measured {
     }
 
     fn page(&self) -> String {
-        let series = table::of_series(self.series());
+        let series = format!(
+            "Of the confirmation (*bulk*, *a trickle*) what was read back stands with the second store, to tell it from what was put.\n\n{}",
+            table::of_series(self.series())
+        );
         [
             ("In short", self.summary()),
             ("What is assumed", archive::assumptions()),

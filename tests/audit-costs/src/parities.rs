@@ -152,9 +152,12 @@ pub fn measure(of_test: bool) -> Result<Parities> {
         Series::measured("a pass in which nothing joins", "segment", names, |segments| {
             idle_pass(segments, Copies::Keep)
         })?,
-        Series::measured("the same in place of copies", "segment", names, |segments| {
-            idle_pass(segments, Copies::Drop)
-        })?,
+        Series::measured(
+            "a pass in which nothing joins, in place of copies",
+            "segment",
+            names,
+            |segments| idle_pass(segments, Copies::Drop),
+        )?,
     ];
     let seen = size(2 * GROUP_SEGMENTS, BATCH_SEGMENTS);
     Ok(Parities {
