@@ -15,7 +15,8 @@
 #   make bench-mounts    SMB and mounts beside Samba on ext4, our NFS and ext4; writes docs/benchmarks-mounts.md
 #   make bench-sharing   the SCFS paper's evaluation over again: latency and costs of sharing between offices; writes docs/benchmarks-sharing.md
 #   make bench-iris      the Iris paper's figures over again: latency, caches, hashes, challenges; ARGUMENTS names parts; writes docs/benchmarks-iris.md
-#   make bench-audits    how often audits notice what they say they would, and what they cost; writes docs/audits-in-figures.md, docs/costs-of-audits.md
+#   make bench-audits    how often audits notice what they say they would; writes docs/audits-in-figures.md
+#   make bench-audit-costs  what trust in the cloud costs for 1, 10 and 100 TiB, from counted requests (ten minutes); writes docs/costs-of-audits.md
 #   make bench-regression  what operations cost the processor and the kernel, beside bench/regression.json; --write by ARGUMENTS
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
@@ -57,7 +58,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-iris bench-audits bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-leases check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-iris bench-audits bench-audit-costs bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-leases check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -122,7 +123,10 @@ bench-iris:
 	@scripts/bench-iris $(ARGUMENTS)
 
 bench-audits:
-	@scripts/bench-audits
+	@scripts/bench-audits detection uploads reads
+
+bench-audit-costs:
+	@scripts/bench-audits costs encoding
 
 bench-build:
 	@scripts/bench-build
