@@ -1,4 +1,4 @@
-//! What a budget buys of audits: how many challenges, when each segment was touched, and what would be noticed.
+//! The measure of what a budget buys of audits: how many challenges, when each segment was touched, and what would be noticed.
 
 use crate::{
     archive::{ARCHIVES, Archive, BUDGET, MONTH_DAYS, ROUTES, prices},
