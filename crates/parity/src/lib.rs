@@ -36,5 +36,5 @@ pub const PARITIES: usize = 3;
 pub const ROW_BYTES: usize = 64 << 10;
 /// Rows of a group at most: columns of 16 MiB, so that the largest segment fits, and the three parities take 48 MiB of memory.
 pub const ROWS_MAX: usize = 256;
-/// Members of a group at most; a full group of segments of 4 MiB has 128.
+/// Members of a group at most. A full group of an edge's segments has some 96: each is closed once it has 4 MiB or a little more, so three fit a column.
 pub const MEMBERS_MAX: usize = 4096;

@@ -30,8 +30,8 @@ use crate::{
 use firn_anchor::StoredRound;
 use firn_env::Monotonic;
 use firn_format::{
-    Gathering, GatheringStage, ListedSegment, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestPart, SegmentId,
-    TreeRoot, Version, decode_segment, usage_slot,
+    Gathering, GatheringStage, ListedSegment, MANIFEST, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestPart,
+    SegmentId, TreeRoot, Version, decode_segment, usage_slot,
 };
 use firn_store::{ObjectKey, StoreError};
 use std::{collections::BTreeMap, time::Duration};
@@ -213,7 +213,7 @@ impl Manifest {
         let Some(mut before) = self.part.clone() else {
             return Ok(None);
         };
-        packer.finish_maps().await?;
+        packer.finish_map(MANIFEST).await?;
         let gathered = take_in(&mut before, gathered);
         let tail = match std::mem::take(&mut self.tail) {
             Tail::Entered => None,

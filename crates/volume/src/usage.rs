@@ -110,7 +110,7 @@ impl UsageMap {
         self.waiting.absorb(changes);
         self.read_dropped(packer.objects()).await;
         self.remember_released(packer.birth());
-        packer.finish_maps().await?;
+        packer.finish_map(USAGE_MAP).await?;
         if let Some(proposed) = proposed
             && let Err(error) = self.take_over(packer, proposed).await
         {

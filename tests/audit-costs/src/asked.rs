@@ -1,4 +1,4 @@
-//! The measure of what was asked of two stores and of the table, what it would be of more, and what that costs.
+//! Counted requests of two stores and of the table, what they would be of more, and what they cost.
 //!
 //! Requests are counted of the real programs at three sizes, N, 2 N and 4 N. A straight line through the first two says what the third
 //! should be: that is how well it can be extrapolated, and it is printed. The line through the last two gives an archive's.

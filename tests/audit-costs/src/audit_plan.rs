@@ -1,4 +1,4 @@
-//! The measure of what a budget buys of audits: how many challenges, when each segment was touched, and what would be noticed.
+//! The plan of a budget: how many challenges it buys, when each segment was touched, and what would be noticed.
 
 use crate::{
     archive::{ARCHIVES, Archive, BUDGET, MONTH_DAYS, ROUTES, prices},

@@ -1,4 +1,4 @@
-//! The measure of what trust in the cloud costs, from counted requests: the body of `docs/costs-of-audits.md`, in Markdown (`make bench-audit-costs`).
+//! Costs of trust in the cloud, from counted requests: the body of `docs/costs-of-audits.md`, in Markdown (`make bench-audit-costs`).
 //!
 //! The engine, the cleaner's audit and the mirror run as they ship, over stores and a table in memory that count, in virtual time and at small
 //! sizes; what archives of 1, 10 and 100 TiB would ask follows by straight lines, and money by the one book of prices. A promise that is not

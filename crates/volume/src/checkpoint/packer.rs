@@ -24,7 +24,7 @@ use firn_format::{
 use firn_seal::{Compression, Keys, ObjectSealer};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -79,8 +79,8 @@ pub struct Packer {
     uploads: VecDeque<Task<()>>,
     /// What packing changed of the live bytes of segments.
     usage: UsageChanges,
-    /// Whether what is not in the store yet has objects of the usage map or the manifest.
-    has_maps: bool,
+    /// Of which of the usage map and the manifest there are objects in what is not in the store yet.
+    unfinished_maps: BTreeSet<u64>,
 }
 
 /// One object to seal.
@@ -100,7 +100,7 @@ impl Packer {
             open: None,
             uploads: VecDeque::new(),
             usage: UsageChanges::default(),
-            has_maps: false,
+            unfinished_maps: BTreeSet::new(),
         }
     }
 
@@ -259,7 +259,9 @@ impl Packer {
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
         self.usage.add(encoded.header.place, location);
-        self.has_maps |= matches!(encoded.header.place.inode, USAGE_MAP | MANIFEST);
+        if matches!(encoded.header.place.inode, USAGE_MAP | MANIFEST) {
+            self.unfinished_maps.insert(encoded.header.place.inode);
+        }
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
         let pointer = Pointer {
             uid: encoded.uid,
@@ -319,13 +321,14 @@ impl Packer {
         finished.note(ListedSegment { segment, entry });
     }
 
-    /// Makes objects of the usage map and the manifest readable that were packed a moment ago, by a merge or a rekey: whoever asks the store for what
-    /// is not uploaded yet waits as for what the store shows late, and takes it for lost.
+    /// Makes objects of this map, the usage map or the manifest, readable that were packed a moment ago, by a merge or a rekey: whoever asks the store
+    /// for what is not uploaded yet waits as for what the store shows late, and takes it for lost. Each asks for its own alone: what the
+    /// checkpoint has just packed of the other would be a segment of its own for nothing.
     ///
     /// # Errors
     /// If an upload task died.
-    pub async fn finish_maps(&mut self) -> Result<(), CheckpointError> {
-        match self.has_maps {
+    pub async fn finish_map(&mut self, inode: u64) -> Result<(), CheckpointError> {
+        match self.unfinished_maps.contains(&inode) {
             true => self.finish().await,
             false => Ok(()),
         }
@@ -340,7 +343,7 @@ impl Packer {
         while let Some(upload) = self.uploads.pop_front() {
             upload.await?;
         }
-        self.has_maps = false;
+        self.unfinished_maps.clear();
         self.context.objects.sync_pins().await;
         Ok(())
     }
