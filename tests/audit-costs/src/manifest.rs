@@ -3,7 +3,7 @@
 use crate::{
     archive::{ARCHIVES, Archive, ROUTES, SEGMENT_BYTES, TRICKLE_CHECKPOINTS, prices},
     asked::{Asked, Series},
-    table::{Table, bytes, dollars, figure, percent, requests},
+    table::{Table, bytes, dollars, figure, requests},
     world::{self, config, simulate, with_cache},
 };
 use anyhow::{Result, ensure};
@@ -154,12 +154,6 @@ impl Manifest {
         bill.total().saturating_plus(kept)
     }
 
-    /// What a month's trickle costs of that in requests and what they bring.
-    fn trickle_requests(&self) -> Money {
-        let asked = self.trickle.at(TRICKLE_CHECKPOINTS);
-        asked.bill(prices(), (Route::Internet, Route::Internet)).total()
-    }
-
     /// What an archive takes once to gain one.
     pub fn gathered(&self, segments: u64) -> Asked {
         self.gathering.at(segments)
@@ -168,17 +162,14 @@ impl Manifest {
     /// The section of the page.
     pub fn page(&self, leaf_bytes: f64) -> String {
         let mut text = format!(
-            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes, {puts} PUTs and {gets} GETs more than without a manifest, one of six full segments (24 MiB) {busy} bytes, {busy_puts} PUTs and {busy_gets} GETs. A PUT more, and the GET that confirms it, are of the segment that is \
-             closed before the manifest is written: as the code stands each checkpoint closes one there, whenever it has written the usage map. On a trickle that is {share} of a month's cost below.\n\n",
+            "### Upkeep\n\nA checkpoint on a trickle brings {trickle} bytes, {puts} PUTs and {gets} GETs more than without a manifest, one of six full segments (24 MiB) {busy} bytes, {busy_puts} PUTs and {busy_gets} GETs. \
+             Its nodes go into a segment that the checkpoint makes anyhow.\n\n",
             trickle = figure(self.trickle.each("bytes sent")),
             busy = figure(self.busy.each("bytes sent")),
             puts = figure(self.trickle.each("PUTs")),
             gets = figure(self.trickle.each("GETs")),
             busy_puts = figure(self.busy.each("PUTs")),
             busy_gets = figure(self.busy.each("GETs")),
-            share = percent(
-                self.trickle_requests().as_f64() / self.upkeep_money(ARCHIVES[0], leaf_bytes).as_f64()
-            ),
         );
         let mut table = Table::new(&[
             "archive",
