@@ -13,16 +13,24 @@ use std::{
 
 const FILES: u8 = 30;
 
-/// The largest segment below a store: that of data.
-fn largest_segment(path: &Path) -> Option<PathBuf> {
+/// Segments below a store, oldest first.
+fn segments(path: &Path) -> Vec<PathBuf> {
     if path.is_dir() {
         let below = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-        return below
-            .filter_map(|path| largest_segment(&path))
-            .max_by_key(|path| bytes_below(path));
+        let mut found: Vec<PathBuf> = below.flat_map(|path| segments(&path)).collect();
+        found.sort();
+        return found;
     }
     let is_segment = path.display().to_string().contains("/log/");
-    is_segment.then(|| path.to_owned())
+    Vec::from_iter(is_segment.then(|| path.to_owned()))
+}
+
+/// The largest of them, that of data; not the newest, which has the root, without which an audit can say nothing.
+fn victim(store: &Path) -> PathBuf {
+    let mut segments = segments(store);
+    segments.pop();
+    let largest = segments.into_iter().max_by_key(|path| bytes_below(path));
+    largest.expect("two segments")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +59,7 @@ async fn damage_that_an_audit_finds_is_told_by_the_service_until_an_audit_finds_
     let status = machine.shows(&["status"]);
     assert!(!status.contains("an audit found"), "{status}");
 
-    let victim = largest_segment(&place.path().join("branch/store")).expect("a segment");
+    let victim = victim(&place.path().join("branch/store"));
     let whole = fs::read(&victim).unwrap();
     fs::remove_file(&victim).unwrap();
     edge.refused(6, "audit", &[]).await.unwrap();

@@ -70,7 +70,7 @@ async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_ev
     let mut client = mount(edge.address, EXPORT).await;
     let mut tree = Tree::default();
     for salt in ["first", "second", "third"] {
-        tree.write(&mut client, "rewritten", 24, 200_000, salt)
+        tree.write(&mut client, "rewritten", 40, 200_000, salt)
             .await
             .unwrap();
         edge.sync().await.unwrap();
