@@ -47,7 +47,8 @@ fn audited(config: &Path, text: &str) -> (Option<i32>, u64, u64) {
             .as_u64()
             .unwrap_or_else(|| panic!("no manifest: {said}"))
     };
-    assert!(count("segments") > 1, "{said}");
+    // That of the root is in none: whoever has the root knows its name.
+    assert!(count("segments") >= 1, "{said}");
     (code, count("lost"), count("altered"))
 }
 
@@ -70,7 +71,7 @@ async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_ev
     let mut client = mount(edge.address, EXPORT).await;
     let mut tree = Tree::default();
     for salt in ["first", "second", "third"] {
-        tree.write(&mut client, "rewritten", 40, 200_000, salt)
+        tree.write(&mut client, "rewritten", 24, 200_000, salt)
             .await
             .unwrap();
         edge.sync().await.unwrap();
