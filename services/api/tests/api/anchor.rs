@@ -1,5 +1,5 @@
 //! The anchor mounted in the service: what it promises on a table it promises the edge that serves the volume, shut to it from the
-//! transaction on that removes it, and to everybody else always; and its commits are charged, each once.
+//! transaction on that removes it, and to everybody else always.
 
 use crate::harness::{self, Call, Customer, Fleet, Service};
 use crate::shaky::Shaky;
@@ -28,24 +28,24 @@ use std::{
     time::Duration,
 };
 
-const FAMILY: FamilyId = FamilyId([5; 16]);
-const OWNER: OwnerId = OwnerId([6; 16]);
+pub const FAMILY: FamilyId = FamilyId([5; 16]);
+pub const OWNER: OwnerId = OwnerId([6; 16]);
 /// Longer outages of the table than this are not promised to be bridged.
 const OUTAGE: Duration = Duration::from_millis(2500);
 const SEEDS: u64 = 20;
 
 /// A tenant with a volume that one edge serves.
-struct Scene {
-    service: Service,
-    customer: Customer,
-    owner: String,
+pub struct Scene {
+    pub service: Service,
+    pub customer: Customer,
+    pub owner: String,
     volume: String,
     edge: EdgeId,
     peer: PeerIdentity,
 }
 
 impl Scene {
-    async fn set(service: Service) -> Self {
+    pub async fn set(service: Service) -> Self {
         let customer = service.sign_up("ada@one.example").await;
         let owner = service.log_in(&customer).await;
         let body = json!({ "name": "v", "bucket": { "kind": "managed", "region": "eu" } });
@@ -73,7 +73,7 @@ impl Scene {
     }
 
     /// The edge's way to its roots by this instance, with its certificate or with a token.
-    fn door(&self, router: &Router, token: Option<String>) -> Door {
+    pub fn door(&self, router: &Router, token: Option<String>) -> Door {
         Door {
             router: router.clone(),
             path: self.path(),
@@ -102,7 +102,7 @@ impl Scene {
         )
     }
 
-    fn engine_volume(&self) -> VolumeId {
+    pub fn engine_volume(&self) -> VolumeId {
         self.volume.parse().unwrap()
     }
 
@@ -112,11 +112,11 @@ impl Scene {
 }
 
 /// What an edge does with what the service answers; `edge-proxy` does the same over TLS.
-struct Door {
-    router: Router,
-    path: String,
-    peer: PeerIdentity,
-    token: Option<String>,
+pub struct Door {
+    pub router: Router,
+    pub path: String,
+    pub peer: PeerIdentity,
+    pub token: Option<String>,
 }
 
 #[async_trait]
@@ -140,7 +140,7 @@ impl AnchorBackend for Door {
 }
 
 /// The next root of a volume.
-async fn commit(env: &Env, anchor: &Anchor, ownership: &mut Ownership) -> Result<Version, AnchorError> {
+pub async fn commit(env: &Env, anchor: &Anchor, ownership: &mut Ownership) -> Result<Version, AnchorError> {
     let root = match ownership.unresolved() {
         Some(root) => root.clone(),
         None => {
@@ -328,77 +328,6 @@ async fn an_edge_may_not_do_what_cleaners_do() {
         let answer = scene.service.send(call).await;
         assert_eq!(answer.code(), "not_allowed", "{body}: {:?}", answer.body);
     }
-}
-
-/// Root commits in the tenant's ledger.
-async fn charged(scene: &Scene) -> u64 {
-    firn_api::fold(&scene.service.app).await.unwrap();
-    let now_ms = u64::try_from(scene.service.env.wall().as_millis()).unwrap();
-    let month = firn_billing::Month::of_ms(now_ms);
-    let (mut sum, mut cursor) = (0, String::new());
-    loop {
-        let path = format!("{}/usage/{month}?limit=100{cursor}", scene.customer.base);
-        let usage = scene.service.get(&scene.owner, &path).await;
-        for hour in usage.body["items"].as_array().unwrap() {
-            for entry in hour["entries"].as_array().unwrap() {
-                if entry["meter"] == "root-commits" {
-                    sum += entry["quantity"].as_str().unwrap().parse::<u64>().unwrap();
-                }
-            }
-        }
-        match usage.body["next_cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => return sum,
-        }
-    }
-}
-
-#[tokio::test]
-async fn each_commit_is_charged_once_whoever_counts_it_and_an_erased_volumes_last_ones_too() {
-    let scene = Scene::set(Service::new()).await;
-    let env = &scene.service.env;
-    let door = Arc::new(scene.door(&scene.service.router, None));
-    let anchor = Anchor::over(door, env.clone(), FAMILY);
-    anchor.create_family().await.unwrap();
-    anchor.create_volume(scene.engine_volume(), "main").await.unwrap();
-    let mut ownership = anchor
-        .acquire(scene.engine_volume(), OWNER, "edge")
-        .await
-        .unwrap();
-    for _ in 0..5 {
-        commit(env, &anchor, &mut ownership).await.unwrap();
-    }
-    let app = &scene.service.app;
-    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 5);
-    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 0);
-    assert_eq!(
-        firn_api::settle_commits_of(app, scene.customer.tenant)
-            .await
-            .unwrap(),
-        0
-    );
-    // A clone's history is not charged again: it begins where it branched off.
-    let clone = VolumeId([9; 16]);
-    anchor.create_volume(clone, "clone").await.unwrap();
-    let mut other = anchor.acquire(clone, OWNER, "edge").await.unwrap();
-    let place = ownership.root().unwrap().clone();
-    let first = other.next_root(place.uid, place.location, Version(6), env.random_bytes(), 0);
-    anchor.commit(&mut other, first).await.unwrap();
-    commit(env, &anchor, &mut other).await.unwrap();
-    commit(env, &anchor, &mut ownership).await.unwrap();
-    // Another instance has not seen them, and finds them on its walk.
-    let fleet = Arc::new(Fleet::default());
-    let table = scene.service.table.connect(env);
-    let walker = harness::app_over(env, table, harness::rego(), &scene.service.mail, fleet);
-    assert_eq!(firn_api::settle_commits(&walker).await.unwrap(), 0);
-    assert_eq!(
-        firn_api::settle_commits_of(&walker, scene.customer.tenant)
-            .await
-            .unwrap(),
-        3
-    );
-    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 0);
-    assert_eq!(charged(&scene).await, 8);
 }
 
 /// How an edge's commits ended, by one way to the service.

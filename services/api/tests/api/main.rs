@@ -7,6 +7,7 @@ mod attachments;
 mod audit_reports;
 mod azure;
 mod azure_matrix;
+mod commits_charged;
 mod connections;
 mod contract;
 mod crowd;
