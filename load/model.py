@@ -8,7 +8,7 @@ What is done (DRIVERS) is counted in the run, so a machine that does half as muc
     what does not depend on tenants ─▶ per second of all three (ONLY); so do lists of all tenants, per page
     the service alone               ─▶ per second
     tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per look of an office for a newer key ring
-    tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per request to the API (DRIVER_OF)
+    tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per tenant that it finds some of, per request to the API (DRIVER_OF)
 
 What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
 follows from throwing streams at random into 32 of them. All else grows with tenants and is only money. The pass that settles accounts every ten
@@ -34,7 +34,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "visits", "walks", "tenant_pages", "stream_pages", "looks", "commits", "metered", "reports", "batches", "finds", "requests")
+DRIVERS = ("seconds", "visits", "walks", "tenant_pages", "stream_pages", "looks", "commits", "metered", "reports", "batches", "finds", "tenant_folds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -42,6 +42,7 @@ DRIVER_OF = (
     (r"table \w+ anchor/\S+ counted", "metered"),
     (r"table \w+ anchor/", "commits"),
     ("table reads billing/pending", "finds"),
+    (r"table \w+ billing/(tenants|hours)/", "tenant_folds"),
     (r"table \w+ billing/", "batches"),
     ("table ", "requests"),
 )
@@ -77,7 +78,8 @@ def counted(name):
 
 
 def with_sums(done):
-    """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything.
+    """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything. What waits of a
+    tenant it adds at once, whichever shards that lies in: a look at the tenant's head, a check of it, and its hour (crates/billing/src/fold.rs).
     Before each pass over the tenants the heads of all streams are walked over, a query for each shard: it takes a unit for each page of those that have any."""
     batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
     minutes = max(done["seconds"] / VISIT_S, 1e-9)
@@ -85,11 +87,25 @@ def with_sums(done):
     passes = done["visits"] / tenants if tenants else minutes
     streams = NAMES["streams"] * tenants / SHARDS
     pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
+    # Of so many, those for which a fold finds any of its batches.
+    found = lambda of: of * (1 - math.exp(-batches / (max(of, 1e-9) * folds)))
     listed = lambda rows, row_bytes: passes * max(1.0, rows * row_bytes / PAGE_BYTES)
     return done | {
-        "batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds))), "walks": passes * pages,
+        "batches": batches, "finds": folds * found(SHARDS), "tenant_folds": folds * found(tenants), "walks": passes * pages,
         "tenant_pages": listed(tenants, TENANT_BYTES), "stream_pages": listed(NAMES["streams"] * tenants, FORWARDING_BYTES),
     }
+
+
+def both(idle, working):
+    """The costs of two things of which two runs did different amounts; each run: (count, how often the one, how often the other). Tenants that do nothing have some
+    of what those do that work, such as the capacity of an hour that ends: without it counted the one would cost more than it does. No cost is negative."""
+    (idle_count, idle_one, idle_other), (count, one, other) = idle, working
+    split = idle_one * other - one * idle_other
+    by_idle, by_working = idle_count / idle_one if idle_one else 0.0, count / other if other else 0.0
+    if split <= 0:
+        return by_idle, max(0.0, count - by_idle * one) / other if other else 0.0
+    of_one, of_other = (idle_count * other - count * idle_other) / split, (idle_one * count - one * idle_count) / split
+    return (0.0, by_working) if of_one < 0 else (by_idle, 0.0) if of_other < 0 else (of_one, of_other)
 
 
 def calibrated(alone, idle, working):
@@ -110,12 +126,14 @@ def calibrated(alone, idle, working):
 
         # Of tenants that do nothing, heads of streams are read by the walk over all of them; and what they ask themselves they ask whenever the service comes.
         of_idle = next((by for pattern, by in IDLE_OF if re.match(pattern, name)), "visits")
-        for run, by in ((alone, "seconds"), (idle, of_idle), (working, driver)):
-            if name == "api requests" and run is working:
-                # Each report is one.
-                costs["reports"] = 1.0
-            if by not in costs and run[1].get(by):
-                costs[by] = rest(run) / run[1][by]
+        if alone[1].get("seconds"):
+            costs["seconds"] = rest(alone) / alone[1]["seconds"]
+        if name == "api requests":
+            # Each report is one.
+            costs["reports"] = 1.0
+        found = both((rest(idle), idle[1].get(of_idle, 0.0), idle[1].get(driver, 0.0)), (rest(working), working[1].get(of_idle, 0.0), working[1].get(driver, 0.0)))
+        for by, cost in zip((of_idle, driver), found):
+            costs[by] = costs.get(by, 0.0) + cost
         units[name] = {by: cost for by, cost in costs.items() if cost > 0}
     return units
 
@@ -158,6 +176,10 @@ def fullest(names):
 def is_shared(name):
     """Whether a partition is one for all tenants, streams or volumes."""
     return "*" not in name and not SHARD.match(name)
+
+
+def is_shared_or_shard(name):
+    return is_shared(name) or SHARD.match(name) is not None
 
 
 def summed(counts):
@@ -301,7 +323,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit", "looks": "look for a newer key ring",
+    "seconds": "second of the service", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "tenant_folds": "tenant for whom a fold finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit", "looks": "look for a newer key ring",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }
