@@ -77,7 +77,7 @@ class TableProxy(CountingProxy):
 
     def __init__(self, target):
         self.units, self.requests_of = {}, {}
-        self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0, "beats": 0}
+        self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0, "beats": 0, "passes": 0, "settled": 0}
         # When the rare pass of the service was last seen at work.
         self.settling = None
         super().__init__(target)
@@ -148,6 +148,12 @@ class TableProxy(CountingProxy):
                 self.done["visits" if table != "disks" else "beats"] += 1
             elif action == "Query" and partition == "billing/pending":
                 self.done["folds"] += 1
+            elif action == "Query" and partition == "billing/streams" and ":s" not in asked["ExpressionAttributeValues"] and "ExclusiveStartKey" not in asked:
+                # The watch looks at all streams first, whichever tenants it visits then.
+                self.done["passes"] += 1
+            elif action == "Query" and partition.startswith("billing/credits/"):
+                # Who closes a month reads its credits; nobody asks for an invoice here.
+                self.done["settled"] += 1
             elif action == "Query" and partition.startswith("billing/hours/") and asked.get("Limit") == 1:
                 self.settling = self.now()
 

@@ -7,12 +7,14 @@ What is done (DRIVERS) is counted in the run, so a machine that does half as muc
 
     what does not depend on tenants ─▶ per second of all three (ONLY); so do lists of all tenants, per page
     the service alone               ─▶ per second
-    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; and per look of an office for a newer key ring
+    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute; per look of an office for a newer key ring; per tenant settled
     tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per tenant that it finds some of, per request to the API (DRIVER_OF)
+
+Tenants that do nothing do some of what those do that work (an edge reports what it did at its start): these two runs are solved together, two costs from two counts.
 
 What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
 follows from throwing streams at random into 32 of them. All else grows with tenants and is only money. The pass that settles accounts every ten
-minutes is in no window and in no figure. Prices are the list prices of AWS in us-east-1 as of 2025, as crates/store and crates/table have them.
+minutes is in no window in which tenants work. Prices are the list prices of AWS in us-east-1 as of 2025, as crates/store and crates/table have them.
 """
 
 import json
@@ -34,7 +36,7 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "visits", "walks", "tenant_pages", "stream_pages", "looks", "commits", "metered", "reports", "batches", "finds", "tenant_folds", "requests")
+DRIVERS = ("seconds", "visits", "walks", "tenant_pages", "stream_pages", "looks", "commits", "metered", "reports", "batches", "finds", "tenant_folds", "settled", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
@@ -47,13 +49,15 @@ DRIVER_OF = (
     ("table ", "requests"),
 )
 # What is not by visits of what tenants cost that do nothing. An office looks for a newer key ring every five minutes, if it committed since the last look:
-# that is its only list of the store (edge-proxy/src/rings/follow.rs), and each is followed by calls.
-IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests|table \w+ tenant/", "looks"))
+# that is its only list of the store (edge-proxy/src/rings/follow.rs), and each is followed by calls. A tenant's heads and hours are read by the fold, and where accounts are settled.
+IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests", "looks"), (r"table \w+ billing/(tenants|hours|credits|invoices)/", "settled"))
 LOOK_S = 300
 # What has one driver, whoever works. Disk nodes know nothing of tenants. Each pass over the tenants lists them, and the forwarding records of their streams.
 ONLY = ((r"store LIST$", "looks"), (r"table \w+ disks ", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
 # Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
 TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
+# Between two passes that settle accounts (services/api/src/upkeep.rs).
+SETTLE_S = 600
 SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
 SHARDS = 32
 # The expected largest of 32 normal deviates.
@@ -84,7 +88,8 @@ def with_sums(done):
     batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
     minutes = max(done["seconds"] / VISIT_S, 1e-9)
     tenants = done.get("offices", done["visits"]) / minutes
-    passes = done["visits"] / tenants if tenants else minutes
+    # Visits of a window are those of passes that began before it as well.
+    passes = done.get("passes", minutes)
     streams = NAMES["streams"] * tenants / SHARDS
     pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
     # Of so many, those for which a fold finds any of its batches.
@@ -138,10 +143,16 @@ def calibrated(alone, idle, working):
     return units
 
 
+def requests_of_tenants(counts, done, alone):
+    """Requests to the API of a window beyond those that come without tenants, of disk nodes above all: what these cost is in the seconds."""
+    counts_alone, done_alone = alone
+    return max(0.0, counts.get("api requests", 0.0) - counts_alone.get("api requests", 0.0) / done_alone["seconds"] * done["seconds"])
+
+
 def predict(units, done):
-    """Counts from how often what was done. Requests to the API are a count themselves, and what others depend on."""
+    """Counts from how often what was done. Requests to the API of tenants are a count themselves, and what others depend on."""
     done = with_sums(done)
-    done["requests"] = sum(cost * done.get(by, 0.0) for by, cost in units.get("api requests", {}).items())
+    done["requests"] = sum(cost * done.get(by, 0.0) for by, cost in units.get("api requests", {}).items() if by != "seconds")
     return {name: sum(cost * done.get(by, 0.0) for by, cost in costs.items()) for name, costs in units.items()}
 
 
@@ -155,7 +166,7 @@ def to_be_done(cadence, tenants, seconds):
     commits = tenants * seconds / commit_period_s(cadence["seconds_between_writes"])
     return {
         "seconds": seconds, "folds": seconds / FOLD_S, "offices": tenants * seconds / VISIT_S, "visits": tenants * seconds / VISIT_S, "commits": commits,
-        "looks": min(commits, tenants * seconds / LOOK_S),
+        "looks": min(commits, tenants * seconds / LOOK_S), "settled": tenants * seconds / SETTLE_S,
         "metered": commits * cadence["metered_per_commit"], "reports": commits * cadence["reports_per_commit"],
     }
 
@@ -325,7 +336,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 WORDS = {
     "seconds": "second of the service", "walks": "page of a walk over all streams", "tenant_pages": "page of the list of tenants", "stream_pages": "page of forwarding records", "finds": "query of the fold that finds some", "tenant_folds": "tenant for whom a fold finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit", "looks": "look for a newer key ring",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
-    "requests": "request to the API",
+    "requests": "request of a tenant to the API", "settled": "tenant whose accounts are settled",
 }
 
 
