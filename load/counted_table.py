@@ -78,6 +78,8 @@ class TableProxy(CountingProxy):
     def __init__(self, target):
         self.units, self.requests_of = {}, {}
         self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0, "beats": 0, "passes": 0, "settled": 0}
+        # Streams that have left a forwarding record, by name.
+        self.streams = set()
         # When the rare pass of the service was last seen at work.
         self.settling = None
         super().__init__(target)
@@ -143,6 +145,8 @@ class TableProxy(CountingProxy):
                 self.done["commits"] += 1
             elif is_put and partition.startswith("billing/chunks/"):
                 self.done["reports" if partition.startswith("billing/chunks/edge/") else "metered"] += 1
+            elif is_put and partition == "billing/streams":
+                self.streams.add(sort)
             elif action == "GetItem" and sort == "capacity":
                 # That of a disk node has the same name, in another table.
                 self.done["visits" if table != "disks" else "beats"] += 1

@@ -62,12 +62,15 @@ SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
 SHARDS = 32
 # The expected largest of 32 normal deviates.
 FULLEST = 2.07
-# Names thrown into shards, for each tenant: an edge and a volume report to the ledger, and each has a stream; a tenant has one head.
+# Names thrown into shards, for each tenant: an edge and a volume report to the ledger again and again, and each has a stream; a tenant has one head.
 NAMES = {"streams": 2, "pending": 2, "tenants": 1}
+# Streams of a tenant: its edge's, its volume's, and that of what it had in each hour, which comes when the first is over. A run counts those that there are.
+STREAMS = 3
 # A walk over a shard of heads takes a unit for each page, and a stream's head about so many bytes of it.
 PAGE_BYTES, STREAM_BYTES = 4096, 200
-# Of a row in the list of tenants, and of a forwarding record, of which a tenant has as many as streams.
-TENANT_BYTES, FORWARDING_BYTES = 240, 160
+# Of a row in the list of tenants, and of a forwarding record, of which a tenant has as many as streams: names of attributes, partition, a name such as
+# `anchor/vol_…|…`, version, content.
+TENANT_BYTES, FORWARDING_BYTES = 240, 109
 # With fewer names in a shard the fullest is a matter of luck.
 NAMES_LEAST = 16
 
@@ -90,14 +93,15 @@ def with_sums(done):
     tenants = done.get("offices", done["visits"]) / minutes
     # Visits of a window are those of passes that began before it as well.
     passes = done.get("passes", minutes)
-    streams = NAMES["streams"] * tenants / SHARDS
-    pages = SHARDS * (1 - math.exp(-streams)) * max(1.0, streams * STREAM_BYTES / PAGE_BYTES)
+    streams = done.get("streams", STREAMS * tenants)
+    in_shard = streams / SHARDS
+    pages = SHARDS * (1 - math.exp(-in_shard)) * max(1.0, in_shard * STREAM_BYTES / PAGE_BYTES)
     # Of so many, those for which a fold finds any of its batches.
     found = lambda of: of * (1 - math.exp(-batches / (max(of, 1e-9) * folds)))
     listed = lambda rows, row_bytes: passes * max(1.0, rows * row_bytes / PAGE_BYTES)
     return done | {
         "batches": batches, "finds": folds * found(SHARDS), "tenant_folds": folds * found(tenants), "walks": passes * pages,
-        "tenant_pages": listed(tenants, TENANT_BYTES), "stream_pages": listed(NAMES["streams"] * tenants, FORWARDING_BYTES),
+        "tenant_pages": listed(tenants, TENANT_BYTES), "stream_pages": listed(streams, FORWARDING_BYTES),
     }
 
 
