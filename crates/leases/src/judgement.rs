@@ -1,27 +1,47 @@
 //! The judgement of a broken member's journal, by taint.
 //!
 //! **Lost** is an inode that another holds now, or that the newest root has otherwise than the retained one: somebody may have taken it, changed it and given it
-//! home. A record that touches something lost, or anything that such a record touched, goes into the salvage clone *whole*; all others go on, on the
-//! newest root. So what goes on never stands on what is only in the clone.
+//! home. A record that touches something lost, or anything that such a record touched, stays in the salvage clone; all others go on, on the newest root. So
+//! what goes on never stands on what is only in the clone. The clone has *all* of the journal, on the retained root: what stays there may stand on what goes on.
 
 use std::collections::BTreeSet;
 
-/// Of records in their order, each given by the inodes that it touches (the shape lease among them, for a rename of a directory into another parent):
-/// which go on.
-pub fn judge<'a>(records: impl IntoIterator<Item = &'a [u64]>, is_lost: impl Fn(u64) -> bool) -> Vec<bool> {
-    let mut tainted: BTreeSet<u64> = BTreeSet::new();
-    let mut verdicts = Vec::new();
-    for touched in records {
+/// A judgement under way: what is tainted by the records so far. As large as the inodes that they touch; the same records and the same losses make the same
+/// of it, however often it is made.
+pub struct Judgement<L> {
+    is_lost: L,
+    tainted: BTreeSet<u64>,
+}
+
+impl<L: Fn(u64) -> bool> Judgement<L> {
+    /// Of no record yet.
+    pub fn new(is_lost: L) -> Self {
+        Self {
+            is_lost,
+            tainted: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the next record goes on, given by the inodes that it touches (the shape lease among them, for a rename of a directory into another parent).
+    pub fn goes_on(&mut self, touched: &[u64]) -> bool {
         let stands_on_lost = touched.iter().any(|inode| {
-            let is_tainted = tainted.contains(inode) && !firn_env::planted!("leases.tainted_goes_on");
-            is_tainted || is_lost(*inode)
+            let is_tainted = self.tainted.contains(inode) && !firn_env::planted!("leases.tainted_goes_on");
+            is_tainted || (self.is_lost)(*inode)
         });
         if stands_on_lost {
-            tainted.extend(touched.iter().copied());
+            self.tainted.extend(touched.iter().copied());
         }
-        verdicts.push(!stands_on_lost);
+        !stands_on_lost
     }
-    verdicts
+}
+
+/// Of records in their order, which go on.
+pub fn judge<'a>(records: impl IntoIterator<Item = &'a [u64]>, is_lost: impl Fn(u64) -> bool) -> Vec<bool> {
+    let mut judgement = Judgement::new(is_lost);
+    records
+        .into_iter()
+        .map(|touched| judgement.goes_on(touched))
+        .collect()
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod validity;
 
 pub use content::{Build, Built, Content};
 pub use error::MemberError;
-pub use judgement::judge;
-pub use member::{BREAK_AFTER, Member, Pins};
+pub use judgement::{Judgement, judge};
+pub use member::{BREAK_AFTER, Member, Pins, Starting};
 pub use table::{LeaseTable, RootRead};
 pub use validity::VALID_FOR;

@@ -74,6 +74,18 @@ pub struct Member {
     validity: Mutex<Validity>,
 }
 
+/// A member that is present and has asked the arenas, and what it starts from.
+pub struct Starting {
+    /// The writer of this incarnation.
+    pub incarnation: WriterId,
+    /// What people call the member.
+    pub name: String,
+    /// The volume, by a read that began after the arenas were asked.
+    pub volume: Arc<VolumeTuple>,
+    /// What the arenas said.
+    pub leases: LeaseTable,
+}
+
 /// Inodes that stay held and usable until this is dropped.
 pub struct Pins<'a> {
     member: &'a Member,
@@ -108,8 +120,8 @@ impl Member {
         number: MemberNumber,
         content: Arc<dyn Content>,
     ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
-        let adopt = |_, tuple: Arc<VolumeTuple>| async move {
-            content.adopt(&tuple).await?;
+        let adopt = |starting: Starting| async move {
+            content.adopt(&starting.volume).await?;
             Ok(content)
         };
         Self::start_with(anchor, env, volume, number, adopt).await
@@ -125,7 +137,7 @@ impl Member {
         env: Env,
         volume: VolumeId,
         number: MemberNumber,
-        open: impl FnOnce(WriterId, Arc<VolumeTuple>) -> F,
+        open: impl FnOnce(Starting) -> F,
     ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
         let called_at = env.wall();
         let mut membership = anchor.start_member(volume, number).await?;
@@ -138,7 +150,12 @@ impl Member {
         let (tuple, version) = anchor.load(volume).await?;
         let tuple = Arc::new(tuple);
         let incarnation = membership.incarnation();
-        let opening = open(incarnation, tuple.clone());
+        let opening = open(Starting {
+            incarnation,
+            name: membership.tuple().name.clone(),
+            volume: tuple.clone(),
+            leases: table.clone(),
+        });
         let content = alive((&anchor, &env), &mut membership, &mut validity, opening).await?;
         table.adopted(read);
         let retained = tuple.retained_for_member(number).cloned();

@@ -12,6 +12,7 @@
 //! | module | |
 //! |---|---|
 //! | `start` | presence, the root, the journal onto it |
+//! | `judging` | after a break: what of the journal goes on, and the salvage of all of it |
 //! | `needs`, `hold` | which leases a change needs, and how a call gets them |
 //! | `adoption` | a newer root takes the place of the one in memory; what is changed here stays |
 //! | `publication` | freeze, leaf check, build on the adopted root; what was built is committed |
@@ -22,19 +23,19 @@
 //!
 //! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
 //!
-//! **Nobody but tests opens such a volume.** Not here yet: judgement and salvage of a broken member's journal, cleaners, snapshots and everything else
-//! that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
+//! **Nobody but tests opens such a volume.** Not here yet: cleaners, snapshots and everything else that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
 //! ([`Volume::catch_up`]).
 
 mod adoption;
 mod hold;
+mod judging;
 mod needs;
 mod publication;
 mod run;
 mod start;
 
 pub(crate) use hold::{Held, Unheld};
-pub use start::MemberStartError;
+pub use start::{MemberStartError, MemberStartReport};
 
 use crate::{
     checkpoint::CheckpointPayload,
@@ -70,6 +71,8 @@ struct Publishing {
     built: Option<BuiltRoot>,
     /// What of the live bytes of segments waits for a commit.
     usage: UsageMap,
+    /// The journal was judged, and no root says so yet.
+    owes_section: bool,
 }
 
 /// A root that was adopted.
@@ -85,7 +88,7 @@ struct AdoptedRoot {
 }
 
 impl ByInode {
-    fn new(number: MemberNumber, adopted: AdoptedRoot, usage: UsageMap) -> Self {
+    fn new(number: MemberNumber, adopted: AdoptedRoot, usage: UsageMap, owes_section: bool) -> Self {
         Self {
             number,
             member: OnceLock::new(),
@@ -94,6 +97,7 @@ impl ByInode {
                 frozen: None,
                 built: None,
                 usage,
+                owes_section,
             }),
         }
     }

@@ -48,11 +48,20 @@ pub(crate) struct Replaying<'a> {
 }
 
 impl Replaying<'_> {
-    /// Applies every record of the journal to the state, loading what it misses.
-    pub async fn run(&mut self, replay: &mut Replay, report: &mut RecoveryReport) -> Result<(), VolumeError> {
+    /// Applies every record of the journal to the state, loading what it misses; those that do not go on are left out, as done elsewhere.
+    pub async fn run(
+        &mut self,
+        replay: &mut Replay,
+        report: &mut RecoveryReport,
+        mut goes_on: impl FnMut(&Operation) -> bool,
+    ) -> Result<(), VolumeError> {
         while let Some(found) = replay.next().await? {
             let payload_bytes = found.payload.len();
             let (record, data) = Record::decode(found.payload)?;
+            if !goes_on(&record.operation) {
+                self.state.leave_out(found.sequence, &record.operation);
+                continue;
+            }
             let buffer = match &record.operation {
                 Operation::Write { .. } => {
                     report.data_bytes += data.len() as u64;

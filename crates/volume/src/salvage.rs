@@ -14,7 +14,7 @@ use crate::{
     freshness::{self, Doubt},
     journal::{Journal, Replay, Sequence},
     kept_checkpoint,
-    load::{load_root, read_checkpoint},
+    load::{LoadedRoot, load_root, read_checkpoint},
     local::{LocalState, journal_directory},
     manifest::Manifest,
     objects::{Objects, ReadError},
@@ -30,7 +30,7 @@ use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
 use firn_env::{Disk, DiskError};
 use firn_format::{ForkPoint, OwnershipEpoch, Pointer, Version, VolumeId};
 
-/// Data held in memory before it is packed.
+/// Records held in memory before they are packed.
 const PACK_BYTES: u64 = 32 << 20;
 
 /// What a takeover did.
@@ -224,94 +224,143 @@ fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
 
 async fn salvage_onto(
     parts: &Parts,
-    (config, objects): (&VolumeConfig, &Objects),
+    with: (&VolumeConfig, &Objects),
     local: &LocalState,
     tenure: OwnershipEpoch,
     root: &Root,
 ) -> Result<Option<SalvageReport>, VolumeError> {
-    let mut loaded = load_root(objects, (parts.family(), parts.volume), root).await?;
-    let covered = loaded.payload.covered;
-    let Some(mut replay) = read_journal(parts, tenure, covered).await? else {
+    let loaded = load_root(with.1, (parts.family(), parts.volume), root).await?;
+    let Some(replay) = read_journal(parts, tenure, loaded.payload.covered).await? else {
         return Ok(None);
     };
-    let volume = salvage_volume(parts.volume, local.owner, tenure);
-    let name = format!("salvage-{}-{}", tenure.0, &volume.hex().to_string()[..8]);
-    let clone = Parts {
-        volume,
-        ..parts.clone()
+    let clone = salvage_volume(parts.volume, local.owner, tenure);
+    let salvaging = Salvaging {
+        root,
+        clone,
+        name: format!("salvage-{}-{}", tenure.0, &clone.hex().to_string()[..8]),
+        owner: local.owner,
     };
-    let block_bytes = loaded.payload.block_bytes;
-    let birth = first_version(root.version);
-    let mut packer: Option<Packer> = None;
-    let mut recovery = RecoveryReport {
-        version: root.version.0,
-        ..RecoveryReport::default()
-    };
-    let mut pending_bytes = 0;
-    let mut touched = Touched::default();
-    while let Some(found) = replay.next().await? {
-        let payload_bytes = found.payload.len();
-        let (record, data) = Record::decode(found.payload)?;
-        let buffer = matches!(record.operation, Operation::Write { .. })
-            .then(|| WriteBuffer::new(data.clone(), payload_bytes - data.len(), found.record.clone()));
-        while let Err(missing) = loaded.state.apply(found.sequence, &record, buffer.as_ref()) {
-            load_for_replay(&mut loaded.state, objects, missing).await?;
-        }
-        touched.note(&record.operation);
-        recovery.records += 1;
-        recovery.data_bytes += data.len() as u64;
-        pending_bytes += data.len() as u64;
-        if pending_bytes >= PACK_BYTES {
-            pending_bytes = 0;
-            let packer = open_packer(&mut packer, &clone, config, objects, birth).await?;
-            pack_dirty(
-                packer,
-                None,
-                &mut loaded.state,
-                &mut loaded.orphan_pointers,
-                block_bytes,
-            )
-            .await?;
-        }
-    }
-    recovery.torn_tail = replay.torn_tail();
-    if recovery.records == 0 {
-        return Ok(None);
-    }
-    let (paths, paths_more) = touched.paths(&mut loaded.state, objects).await;
-    parts.env.fault_point("salvage.before_create").await;
-    match parts.anchor.create_volume(volume, &name).await {
-        Ok(()) | Err(AnchorError::VolumeExists { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if parts.anchor.load(volume).await?.0.root.is_none() {
-        let ownership = clone
-            .anchor
-            .acquire(volume, local.owner, &config.owner_name)
-            .await?;
-        open_packer(&mut packer, &clone, config, objects, birth).await?;
-        let packer = packer.expect("just opened");
-        let branch = NewBranch {
-            version: first_version(root.version),
-            previous: Some(root.uid),
-            fork: Some(ForkPoint {
-                volume: parts.volume,
-                version: root.version,
-                uid: root.uid,
-            }),
-            block_bytes,
-            manifest: Manifest::default(),
+    salvaging.run(parts, with, loaded, replay, |_| Left::Here).await
+}
+
+/// What the clone has of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It is in the clone only, and its paths are reported.
+    Here,
+    /// It is in the clone since others stand on it, and goes on elsewhere.
+    Also,
+    /// It is not in the clone.
+    Out,
+}
+
+/// A journal that is replayed into a clone.
+pub(crate) struct Salvaging<'a> {
+    /// The root that it continues.
+    pub root: &'a Root,
+    /// The clone: the same for the same journal, so that a salvage that was interrupted finds what it began.
+    pub clone: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Who makes it.
+    pub owner: OwnerId,
+}
+
+impl Salvaging<'_> {
+    /// Replays the records onto `loaded`, which is the root, and commits it as the clone, unless that was done before. `None`: there is no record. At most
+    /// [`PACK_BYTES`] of records are held in memory.
+    pub(crate) async fn run(
+        self,
+        parts: &Parts,
+        (config, objects): (&VolumeConfig, &Objects),
+        mut loaded: LoadedRoot,
+        mut replay: Replay,
+        mut left: impl FnMut(&Operation) -> Left,
+    ) -> Result<Option<SalvageReport>, VolumeError> {
+        let Self {
+            root,
+            clone: volume,
+            name,
+            owner,
+        } = self;
+        let clone = Parts {
+            volume,
+            ..parts.clone()
         };
-        let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
-        commit_branch(&clone, ownership, packer, state, orphans, branch).await?;
+        let block_bytes = loaded.payload.block_bytes;
+        let birth = first_version(root.version);
+        let mut packer: Option<Packer> = None;
+        let mut recovery = RecoveryReport {
+            version: root.version.0,
+            ..RecoveryReport::default()
+        };
+        let mut pending_bytes = 0;
+        let mut touched = Touched::default();
+        while let Some(found) = replay.next().await? {
+            let payload_bytes = found.payload.len();
+            let (record, data) = Record::decode(found.payload)?;
+            match left(&record.operation) {
+                Left::Here => touched.note(&record.operation),
+                Left::Also => {}
+                Left::Out => continue,
+            }
+            let buffer = matches!(record.operation, Operation::Write { .. })
+                .then(|| WriteBuffer::new(data.clone(), payload_bytes - data.len(), found.record.clone()));
+            while let Err(missing) = loaded.state.apply(found.sequence, &record, buffer.as_ref()) {
+                load_for_replay(&mut loaded.state, objects, missing).await?;
+            }
+            recovery.records += 1;
+            recovery.data_bytes += data.len() as u64;
+            pending_bytes += payload_bytes as u64;
+            if pending_bytes >= PACK_BYTES {
+                pending_bytes = 0;
+                let packer = open_packer(&mut packer, &clone, config, objects, birth).await?;
+                pack_dirty(
+                    packer,
+                    None,
+                    &mut loaded.state,
+                    &mut loaded.orphan_pointers,
+                    block_bytes,
+                )
+                .await?;
+            }
+        }
+        recovery.torn_tail = replay.torn_tail();
+        if recovery.records == 0 {
+            return Ok(None);
+        }
+        let (paths, paths_more) = touched.paths(&mut loaded.state, objects).await;
+        parts.env.fault_point("salvage.before_create").await;
+        match parts.anchor.create_volume(volume, &name).await {
+            Ok(()) | Err(AnchorError::VolumeExists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if parts.anchor.load(volume).await?.0.root.is_none() {
+            let ownership = clone.anchor.acquire(volume, owner, &config.owner_name).await?;
+            open_packer(&mut packer, &clone, config, objects, birth).await?;
+            let packer = packer.expect("just opened");
+            let branch = NewBranch {
+                version: first_version(root.version),
+                previous: Some(root.uid),
+                fork: Some(ForkPoint {
+                    volume: parts.volume,
+                    version: root.version,
+                    uid: root.uid,
+                }),
+                block_bytes,
+                manifest: Manifest::default(),
+            };
+            let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
+            commit_branch(&clone, ownership, packer, state, orphans, branch).await?;
+        }
+        Ok(Some(SalvageReport {
+            volume,
+            name,
+            recovery,
+            paths,
+            paths_more,
+        }))
     }
-    Ok(Some(SalvageReport {
-        volume,
-        name,
-        recovery,
-        paths,
-        paths_more,
-    }))
 }
 
 async fn open_packer<'a>(

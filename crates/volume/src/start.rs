@@ -136,7 +136,7 @@ impl Start {
             usage: UsageChanges::default(),
             packs: self.ownership.is_some(),
         };
-        replaying.run(&mut replay, &mut report).await?;
+        replaying.run(&mut replay, &mut report, |_| true).await?;
         let (version, replayed_usage) = (replaying.version, replaying.usage);
         env.fault_point("recover.after_replay").await;
         self.take_inode_numbers()?;

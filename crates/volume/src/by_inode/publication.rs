@@ -71,7 +71,7 @@ pub(super) async fn build(inner: &Inner, volume: &VolumeTuple) -> Result<Build, 
         ));
     }
     if publishing.frozen.is_none() {
-        publishing.frozen = freeze(inner);
+        publishing.frozen = freeze(inner, publishing.owes_section);
     }
     let Some(frozen) = &publishing.frozen else {
         return Ok(Build::Nothing);
@@ -96,10 +96,10 @@ pub(super) async fn build(inner: &Inner, volume: &VolumeTuple) -> Result<Build, 
     Ok(Build::Root(built))
 }
 
-/// Takes what is changed, if anything is.
-fn freeze(inner: &Inner) -> Option<Frozen> {
+/// Takes what is changed, if anything is, or a root has to say that the journal was judged.
+fn freeze(inner: &Inner, owes_section: bool) -> Option<Frozen> {
     let mut state = inner.lock();
-    if !state.is_dirty() {
+    if !state.is_dirty() && !owes_section {
         return None;
     }
     inner.checkpointer.times().freeze();
@@ -261,6 +261,7 @@ pub(super) async fn committed(inner: &Inner, committed: &Built) {
     }
     let committed_at_ms = checkpoint.committed_at_ms;
     publishing.usage = usage;
+    publishing.owes_section = false;
     publishing.adopted = AdoptedRoot {
         version: checkpoint.version,
         uid,

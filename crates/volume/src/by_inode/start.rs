@@ -2,12 +2,17 @@
 //!
 //! Its journal has a directory of its own, named after the member's number, whatever incarnation wrote it: a member that comes back after a crash holds what
 //! it held, so what its journal has still stands on the leaves that are in the root. One that was broken does not; its journal is judged
-//! before anything of it is shown, and where that cannot be done the start is refused with everything as it was.
+//! before anything of it is shown (`judging`).
 //!
 //! **Numbers.** What was made here and lost (the disk is another one) may be known to clients by its handle: a start without a journal leaves out as many
 //! numbers as could have been unpublished.
 
-use super::{AdoptedRoot, ByInode, Shared, adoption::orphan_pointers, run};
+use super::{
+    AdoptedRoot, ByInode, Shared,
+    adoption::orphan_pointers,
+    judging::{Judging, Newest, Verdict},
+    run,
+};
 use crate::{
     checkpoint::{self, MemberSection},
     checkpointer::{CheckpointTimes, Checkpointer},
@@ -24,16 +29,16 @@ use crate::{
     read_ahead::ReadAhead,
     rekey::Rekey,
     replay::{RecoveryReport, Replaying},
-    salvage::has_journal,
+    salvage::{SalvageReport, has_journal},
     serving::Serving,
     snapshots::Snapshots,
     usage::{UsageChanges, UsageMap},
     volume::{Inner, Volume},
 };
-use firn_anchor::{MemberNumber, RememberedRoot, VolumeTuple};
+use firn_anchor::{MemberNumber, RememberedRoot};
 use firn_env::{Disk, DiskError};
 use firn_format::WriterId;
-use firn_leases::{Content, Member, MemberError};
+use firn_leases::{Content, Member, MemberError, Starting};
 use firn_vfs::{FileHandle, Timestamp, Vfs};
 use std::sync::{Arc, Mutex};
 
@@ -49,12 +54,6 @@ pub enum MemberStartError {
     /// The anchor, or the root.
     #[error("{0}")]
     Member(#[from] MemberError),
-    /// The journal has what no root has, and others have taken what it stands on.
-    #[error(
-        "this office was not heard for long, others have taken what it held, and its journal has changes that were not published; nothing \
-         was changed here, and this build cannot judge such a journal yet: keep the state directory"
-    )]
-    Broken,
     /// The volume says which segments must exist, or has another thing that only an owner looks after.
     #[error(
         "the volume has {what}, which a volume that is shared by inode cannot have yet; nothing was changed"
@@ -65,14 +64,24 @@ pub enum MemberStartError {
     },
 }
 
+/// What a member's start did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStartReport {
+    /// What of its journal goes on.
+    pub recovery: RecoveryReport,
+    /// Where the rest is, if others had broken this member and taken what the rest stands on. A start that is interrupted is made anew and reports the same, until
+    /// the judgement has ended.
+    pub salvage: Option<SalvageReport>,
+}
+
 /// The directory of a member's journal.
 fn directory(number: MemberNumber) -> String {
     format!("journal/member-{:08x}", number.0)
 }
 
 impl Volume {
-    /// Starts a member of a volume that is shared by inode. **No edge calls this yet**: what a broken member leaves in its journal cannot be salvaged, and no
-    /// cleaner cleans behind members (docs/leases.md).
+    /// Starts a member of a volume that is shared by inode. One that was broken judges its journal first: what stands on nothing that was lost is published before this
+    /// returns, and all of it is in a salvage clone if something was. **No edge calls this yet**: no cleaner cleans behind members (docs/leases.md).
     ///
     /// # Errors
     /// [`MemberStartError`]; start again after a transient one.
@@ -80,7 +89,7 @@ impl Volume {
         parts: Parts,
         config: VolumeConfig,
         number: MemberNumber,
-    ) -> Result<(Self, RecoveryReport), MemberStartError> {
+    ) -> Result<(Self, MemberStartReport), MemberStartError> {
         let local = LocalState::load(&parts.env).await?;
         if let Some(tenure) = local.tenure
             && has_journal(&parts, &config, tenure).await?
@@ -91,14 +100,14 @@ impl Volume {
         let mut refused = None;
         let (of, with) = (&parts, &config);
         let (found, why) = (&mut opened, &mut refused);
-        let open = |writer: WriterId, tuple: Arc<VolumeTuple>| async move {
+        let open = |starting: Starting| async move {
             let opening = Opening {
                 parts: of.clone(),
                 config: with.clone(),
                 number,
-                writer,
+                writer: starting.incarnation,
             };
-            match opening.run(local, &tuple).await {
+            match opening.run(local, &starting).await {
                 Ok((inner, report)) => {
                     let content: Arc<dyn Content> = Arc::new(Shared(Arc::downgrade(&inner)));
                     *found = Some((inner, report));
@@ -123,15 +132,15 @@ impl Volume {
             }
         };
         let (inner, mut report) = opened.expect("a member starts with its content");
-        if retained.is_some()
-            && let Err(error) = member.judged().await
-        {
-            inner.journal.close().await;
-            return Err(error.into());
-        }
         let member = Arc::new(member);
         if inner.by_inode().member.set(member.clone()).is_err() {
             unreachable!("it was just made");
+        }
+        if retained.is_some()
+            && let Err(error) = end_judgement(&inner, &member).await
+        {
+            inner.journal.close().await;
+            return Err(error.into());
         }
         // Who unlinked an open file holds it still; the others' are theirs to free.
         let own = |number: u64| {
@@ -145,7 +154,7 @@ impl Volume {
             .spawn("read-back", checkpoint::read_back::run(inner.clone()));
         inner.env.spawn("damage namer", name_damages(inner.clone()));
         let volume = Self::new(inner);
-        report.orphans_freed = volume.free_own_orphans().await;
+        report.recovery.orphans_freed = volume.free_own_orphans().await;
         Ok((volume, report))
     }
 
@@ -170,6 +179,17 @@ impl Volume {
     }
 }
 
+/// Publishes what goes on of a journal that was judged, and that all of it is done with; *then* the root is forgotten that was retained for it.
+async fn end_judgement(inner: &Inner, member: &Member) -> Result<(), MemberError> {
+    if !firn_env::planted!("volume.judged_before_published") {
+        member.publish().await?;
+    }
+    inner.env.fault_point("by_inode.before_judged").await;
+    member.judged().await?;
+    inner.env.fault_point("by_inode.after_judged").await;
+    Ok(())
+}
+
 /// A member whose incarnation is known, and whose volume is about to be opened.
 struct Opening {
     parts: Parts,
@@ -182,9 +202,10 @@ impl Opening {
     async fn run(
         self,
         mut local: LocalState,
-        tuple: &VolumeTuple,
-    ) -> Result<(Arc<Inner>, RecoveryReport), MemberStartError> {
+        starting: &Starting,
+    ) -> Result<(Arc<Inner>, MemberStartReport), MemberStartError> {
         let env = self.parts.env.clone();
+        let tuple = &*starting.volume;
         match &mut local.seen {
             Some(seen) => {
                 seen.observe(tuple).map_err(VolumeError::from)?;
@@ -202,13 +223,36 @@ impl Opening {
         let mut loaded = load_root(&objects, of, root).await?;
         let section = MemberSection::of(&newest.payload.members, self.number).cloned();
         let section = section.unwrap_or_else(|| MemberSection::new(self.number));
-        let is_new = is_absent(&**env.disk(), &directory(self.number)).await?;
+        let directory = directory(self.number);
+        let is_new = is_absent(&**env.disk(), &directory).await?;
         let left_out = if is_new { NUMBERS_LEFT_OUT } else { 0 };
         let home = u64::from(self.number.0) << 32;
         let state = &mut loaded.state;
         state.begin_behind(section.covered);
         state.restore_completed(section.completed.clone());
         state.write_beside_others(home..home + (1 << 32), section.next_inode + left_out);
+        let retained = tuple.retained_for_member(self.number);
+        let judged = match retained {
+            None => None,
+            Some(retained) => {
+                let judging = Judging {
+                    parts: &self.parts,
+                    config: &self.config,
+                    objects: &objects,
+                    number: self.number,
+                    name: &starting.name,
+                    owner: local.owner,
+                    directory: &directory,
+                    covered: section.covered,
+                    leases: &starting.leases,
+                };
+                let root = Newest {
+                    inode_map: newest.checkpoint.inode_map,
+                    orphan_pointers: &loaded.orphan_pointers,
+                };
+                judging.judge(&retained.root, root).await?
+            }
+        };
         let journal_config = JournalConfig {
             file_bytes: self.config.journal_file_bytes,
             capacity_bytes: self.config.journal_bytes,
@@ -220,13 +264,12 @@ impl Opening {
             &self.parts.keys,
             self.parts.volume,
             self.writer,
-            &directory(self.number),
+            &directory,
             section.covered,
             journal_config,
         )
         .await
         .map_err(VolumeError::from)?;
-        let is_broken = tuple.retained_for_member(self.number).is_some();
         let adopted = AdoptedRoot {
             version: root.version,
             uid: root.uid,
@@ -235,7 +278,12 @@ impl Opening {
             payload: newest.payload.clone(),
             history: newest.history.clone(),
         };
-        let replaying = (journal.clone(), replay, is_broken);
+        let replaying = Found {
+            journal: journal.clone(),
+            replay,
+            is_broken: retained.is_some(),
+            judged,
+        };
         let opened = self
             .replay(local, (newest, loaded.state), objects, adopted, replaying)
             .await;
@@ -251,11 +299,17 @@ impl Opening {
         (newest, mut state): (LoadedCheckpoint, crate::state::State),
         objects: Objects,
         adopted: AdoptedRoot,
-        (journal, mut replay, is_broken): (Journal, Replay, bool),
-    ) -> Result<(Arc<Inner>, RecoveryReport), MemberStartError> {
+        found: Found,
+    ) -> Result<(Arc<Inner>, MemberStartReport), MemberStartError> {
+        let Found {
+            journal,
+            mut replay,
+            is_broken,
+            judged,
+        } = found;
         let env = self.parts.env.clone();
         let block_bytes = newest.payload.block_bytes;
-        let mut report = RecoveryReport {
+        let mut recovery = RecoveryReport {
             version: adopted.version.0,
             ..RecoveryReport::default()
         };
@@ -271,10 +325,11 @@ impl Opening {
             usage: UsageChanges::default(),
             packs: false,
         };
-        if is_broken && replay.next().await.map_err(VolumeError::from)?.is_some() {
-            return Err(MemberStartError::Broken);
-        }
-        replaying.run(&mut replay, &mut report).await?;
+        let owes_section = judged.is_some();
+        let (verdict, salvage) = judged.unwrap_or_default();
+        replaying
+            .run(&mut replay, &mut recovery, verdict.records())
+            .await?;
         state.renew_completed(Timestamp::from_nanos(env.wall().0));
         let clean = local.clean_verifier.take();
         (local.writer, local.shares_taken) = (Some(self.writer), 0);
@@ -310,12 +365,21 @@ impl Opening {
             verifier,
             started: env.now(),
             follower: None,
-            by_inode: Some(ByInode::new(self.number, adopted, usage)),
+            by_inode: Some(ByInode::new(self.number, adopted, usage, owes_section)),
             config: self.config,
             env,
         });
-        Ok((inner, report))
+        Ok((inner, MemberStartReport { recovery, salvage }))
     }
+}
+
+/// The journal of a start, and what was judged of it.
+struct Found {
+    journal: Journal,
+    replay: Replay,
+    /// Whether a root is retained for it.
+    is_broken: bool,
+    judged: Option<(Verdict, Option<SalvageReport>)>,
 }
 
 /// Whether there is nothing in a directory.

@@ -10,7 +10,7 @@
 //! are everybody's: what is in memory is those of the adopted root and the difference that is not published.
 
 use super::{Snapshot, State, VolumeCounters};
-use crate::journal::Sequence;
+use crate::{journal::Sequence, record::Operation};
 use firn_format::TreeRoot;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -154,6 +154,20 @@ impl State {
     /// The same number of records is the last one applied: a replay begins behind it.
     pub fn begin_behind(&mut self, covered: Sequence) {
         self.applied = covered;
+    }
+
+    /// A record is passed over, since what it did is kept elsewhere: it counts as applied, and a number that it gave out is not given out again, since
+    /// clients have it in their handles.
+    pub fn leave_out(&mut self, sequence: Sequence, operation: &Operation) {
+        assert!(sequence > self.applied, "records are passed over in order");
+        if !firn_env::planted!("volume.salvaged_stays_uncovered") {
+            self.applied = sequence;
+        }
+        if let Operation::Create { inode, .. } = operation
+            && !firn_env::planted!("volume.salvaged_numbers_given_again")
+        {
+            self.counters.next_inode = self.counters.next_inode.max(inode.number + 1);
+        }
     }
 
     /// Orphans of others, which are theirs to free: they are forgotten here.

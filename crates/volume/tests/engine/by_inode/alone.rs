@@ -171,6 +171,7 @@ fn what_was_unlinked_and_open_when_a_member_stopped_is_freed_by_its_next_start()
         .run(async move {
             let opened = Volume::open_by_inode(parts, config(), number).await;
             let (volume, report) = opened.expect("it starts");
+            let report = report.recovery;
             assert_eq!((report.records, report.orphans_freed), (1, 1));
             volume.sync().await.expect("published");
             let status = volume.status();
