@@ -57,7 +57,7 @@ fn connected(world: &World, machine: &Machine) -> (Parts, Arc<MemoryTableClient>
 async fn tree(volume: &Volume) -> Tree {
     let (mut found, mut next) = (Tree::new(), vec![(String::from("/"), volume.root())]);
     while let Some((path, here)) = next.pop() {
-        let names = super::histories::names_in(volume, here).await;
+        let names = super::histories::office::names_in(volume, here).await;
         for (text, handle) in names.expect("a directory") {
             let path = format!("{path}{text}");
             let attributes = volume.attributes(handle).await.expect("it is there");

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use firn_anchor::{Anchor, MemberNumber};
 use firn_env::{
     Env,
-    sim::{DiskImage, Machine, Seeded},
+    sim::{Machine, Seeded},
 };
 use firn_table::{FaultRates, MemoryTableClient};
 use firn_vfs::{AT_END, CreateMode, FileHandle, SetAttributes, Stability, Vfs, VfsError};
@@ -25,8 +25,6 @@ enum End {
     Crashed,
     /// The volume serves no more.
     Ended,
-    /// The journal stands on what others have taken.
-    Broken,
     Done,
 }
 
@@ -43,6 +41,7 @@ pub struct Office {
 /// One life of its process.
 struct Life {
     env: Env,
+    number: MemberNumber,
     client: Arc<MemoryTableClient>,
     told: Shared,
     places: Places,
@@ -94,6 +93,7 @@ impl Office {
             let parts = Parts { anchor, ..parts };
             let life = Life {
                 env: env.clone(),
+                number: self.number,
                 client,
                 told: self.told.clone(),
                 places: self.places.clone(),
@@ -110,15 +110,14 @@ impl Office {
             let mut told = lock(&self.told);
             match ended {
                 Ok(End::Done) => return,
-                Ok(End::Broken) => {
-                    told.count("journals set aside");
-                    told.salvaged.append(&mut mine.lock().unwrap());
-                    self.machine.crash();
-                    self.machine.disk().restore(&DiskImage::default());
-                }
                 Ok(End::Crashed) | Err(_) => {
                     told.count("crashes");
                     self.machine.crash();
+                }
+                // The process may go on, and open the volume again.
+                Ok(End::Ended) if chosen.chance(1, 2) => {
+                    told.count("broken offices that went on");
+                    continue;
                 }
                 Ok(End::Ended) => self.machine.kill(),
             }
@@ -139,8 +138,17 @@ impl Life {
     ) -> End {
         let volume = loop {
             match Volume::open_by_inode(parts.clone(), config.clone(), number).await {
-                Ok((volume, _)) => break volume,
-                Err(MemberStartError::Broken) => return End::Broken,
+                Ok((volume, report)) => {
+                    if let Some(salvage) = report.salvage {
+                        {
+                            let mut told = lock(&self.told);
+                            told.count("salvage clones");
+                            told.salvaged.insert(salvage.volume, number);
+                        }
+                        self.what_went_on(&volume, mine).await;
+                    }
+                    break volume;
+                }
                 Err(MemberStartError::Member(_)) => {
                     lock(&self.told).count("starts that failed");
                     self.env.sleep(Duration::from_secs(1)).await;
@@ -151,9 +159,38 @@ impl Life {
                 }
             }
         };
+        let end = self.serve(&volume, (actions, is_last), mine).await;
+        if matches!(end, End::Ended) {
+            // It was broken, and its process may go on.
+            let stopped = volume.stop().await;
+            stopped.expect("a healthy disk takes it");
+        }
+        end
+    }
+
+    /// What a judgement let go on was published before anybody was served; the rest is not in the volume any more.
+    async fn what_went_on(&self, volume: &Volume, mine: &std::sync::Mutex<BTreeSet<u64>>) {
+        let mine = std::mem::take(&mut *mine.lock().unwrap());
+        for number in mine {
+            let place = lock(&self.told).acknowledged[&number];
+            let is_there = contents(volume, place)
+                .await
+                .is_ok_and(|seen| seen.contains(&number));
+            let mut told = lock(&self.told);
+            told.count(if is_there { "went on" } else { "salvaged" });
+            told.published.extend(Some(number).filter(|_| is_there));
+        }
+    }
+
+    async fn serve(
+        &mut self,
+        volume: &Volume,
+        (actions, is_last): (u64, bool),
+        mine: &std::sync::Mutex<BTreeSet<u64>>,
+    ) -> End {
         for _ in 0..actions {
-            self.act(&volume, mine).await;
-            if let Some(end) = self.ended(&volume) {
+            self.act(volume, mine).await;
+            if let Some(end) = self.ended(volume) {
                 return end;
             }
         }
@@ -162,7 +199,7 @@ impl Life {
         }
         self.client.set_outage(false);
         self.client.set_rates(FaultRates::default());
-        self.finish(&volume, mine).await
+        self.finish(volume, mine).await
     }
 
     fn ended(&self, volume: &Volume) -> Option<End> {
@@ -237,6 +274,8 @@ impl Life {
         let (number, published) = {
             let mut told = lock(&self.told);
             told.begun += 1;
+            let begun = told.begun;
+            told.begun_by.insert(begun, self.number);
             let published = told
                 .published
                 .iter()
@@ -256,7 +295,15 @@ impl Life {
                 let made = volume
                     .create(&root(), within, &name(&format!("{number}")), mode)
                     .await;
-                made.map(drop)
+                match made {
+                    // What the file has stands on that it was made.
+                    Ok(made) => {
+                        let data = vec![Bytes::copy_from_slice(&number.to_be_bytes())];
+                        let written = volume.write(&root(), made.handle, 0, data, Stability::FileSync);
+                        written.await.map(drop)
+                    }
+                    Err(error) => Err(error),
+                }
             }
         };
         match made {
@@ -370,6 +417,14 @@ impl Life {
             self.env.sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// Whether the file of a change that made one has what was written to it.
+pub async fn is_whole(volume: &Volume, within: FileHandle, number: u64) -> Result<bool, VfsError> {
+    let (file, _) = volume
+        .lookup(&root(), within, &name(&format!("{number}")))
+        .await?;
+    Ok(numbers_in(volume, file).await? == [number])
 }
 
 /// The numbers of the changes that a place shows.

@@ -2,7 +2,7 @@
 
 use super::{
     Places, Told, Where,
-    office::{contents, names_in},
+    office::{contents, is_whole, names_in},
 };
 use crate::{
     by_inode::offices::{patient, start},
@@ -11,12 +11,12 @@ use crate::{
 use firn_anchor::{Anchor, Arena, LeaseRange, MemberNumber, OwnerId, VolumeTuple};
 use firn_env::sim::Simulation;
 use firn_format::{
-    Checkpoint, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, checkpoint_place, decode_object,
+    Checkpoint, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place, decode_object,
 };
 use firn_store::ObjectKey;
 use firn_table::{Condition, ItemKey, MemoryTable, Table, Write};
 use firn_vfs::{FileHandle, Vfs};
-use firn_volume::{Parts, Volume};
+use firn_volume::{Parts, Volume, file_system_id};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the table has shown.
@@ -46,6 +46,8 @@ struct Seen {
     version: Version,
     leaves: BTreeMap<u64, Uid>,
     contents: Vec<(Where, Vec<u64>)>,
+    /// Changes of which everything is there.
+    whole: BTreeSet<u64>,
 }
 
 /// Holds a history against the promises.
@@ -63,31 +65,59 @@ pub fn judge(
         let is_office = edge == OwnerId([edge.0[0]; 16]);
         members.get(place).copied().filter(|_| is_office)
     };
-    let mut before: Option<Seen> = None;
-    let mut last = BTreeSet::new();
-    for (tuple, arenas) in &observed.roots {
+    let mut all: Vec<Seen> = Vec::new();
+    for (at, (tuple, arenas)) in observed.roots.iter().enumerate() {
         if !tuple.by_inode {
             continue;
         }
-        let seen = see(simulation, world, tuple, places)?;
+        let is_last = at + 1 == observed.roots.len();
+        let seen = see(simulation, world, tuple, (places, is_last))?;
         let committer = tuple.root.as_ref().and_then(|root| member_of(root.owner));
-        if let Some(before) = &before {
+        if let Some(before) = all.last() {
             go_on(before, &seen)?;
             held(before, &seen, arenas, committer)?;
         }
-        last = seen
-            .contents
+        all.push(seen);
+    }
+    let Some(last) = all.last() else {
+        return Err("there is no root".into());
+    };
+    let mut found = last.whole.clone();
+    for (clone, office) in &told.salvaged {
+        let salvaged = see_clone(simulation, world, *clone, places)?;
+        if !all
             .iter()
-            .flat_map(|(_, numbers)| numbers.clone())
-            .collect();
-        before = Some(seen);
-    }
-    for number in told.acknowledged.keys() {
-        if !last.contains(number) && !told.salvaged.contains(number) {
-            return Err(format!("S2: change {number} was acknowledged and is nowhere"));
+            .any(|ground| stands_on(&salvaged, ground, (*office, told)))
+        {
+            return Err(format!(
+                "S2: what {office} salvaged stands on no root: {:?}",
+                salvaged.contents
+            ));
         }
+        let own = |number: &&u64| told.begun_by.get(*number) == Some(office);
+        found.extend(salvaged.whole.iter().filter(own));
     }
-    Ok(())
+    match told.acknowledged.keys().find(|number| !found.contains(number)) {
+        None => Ok(()),
+        Some(lost) => Err(format!("S2: change {lost} was acknowledged and is nowhere")),
+    }
+}
+
+/// Whether a clone is a root and, upon that, nothing but what one office began.
+fn stands_on(clone: &Seen, ground: &Seen, (office, told): (MemberNumber, &Told)) -> bool {
+    let mut places = ground.contents.iter().zip(&clone.contents);
+    places.all(|((place, was), (_, is))| {
+        let added: Option<Vec<u64>> = match place {
+            Where::Cell(_) => is.strip_prefix(&was[..]).map(<[u64]>::to_vec),
+            Where::Directory(_) => {
+                let is_all = was.iter().all(|number| is.contains(number));
+                let added = is.iter().copied().filter(|number| !was.contains(number));
+                is_all.then(|| added.collect())
+            }
+        };
+        let is_own = |number: &u64| told.begun_by.get(number) == Some(&office);
+        added.is_some_and(|added| added.iter().all(is_own))
+    })
 }
 
 /// S2, S4: each place goes on from what it was.
@@ -134,7 +164,12 @@ fn held(
 }
 
 /// Reads a root on a table that knows nothing else.
-fn see(simulation: &Simulation, world: &World, tuple: &VolumeTuple, places: &Places) -> Result<Seen, String> {
+fn see(
+    simulation: &Simulation,
+    world: &World,
+    tuple: &VolumeTuple,
+    (places, is_last): (&Places, bool),
+) -> Result<Seen, String> {
     let machine = simulation.machine("observer");
     let env = machine.env();
     let parts = world.parts_in(&env);
@@ -171,26 +206,82 @@ fn see(simulation: &Simulation, world: &World, tuple: &VolumeTuple, places: &Pla
             location: root.location,
         };
         let leaves = leaves(&parts, pointer, root.version).await;
-        let mut contents_seen = Vec::new();
-        let cells = places.cells.iter().map(|cell| Where::Cell(*cell));
-        let directories = places.directories.iter().chain(&places.moved);
-        for place in cells.chain(directories.map(|within| Where::Directory(*within))) {
-            let numbers = contents(&opened, place).await;
-            let numbers =
-                numbers.map_err(|error| format!("S2: version {}: {place:?}: {error}", root.version.0))?;
-            contents_seen.push((place, numbers));
-        }
+        let (contents, whole) = read(&opened, &places, is_last)
+            .await
+            .map_err(|why| format!("S2: version {}: {why}", root.version.0))?;
         are_a_tree(&opened, &places)
             .await
             .map_err(|why| format!("S1: version {}: {why}", root.version.0))?;
         Ok::<_, String>(Seen {
             version: root.version,
             leaves,
-            contents: contents_seen,
+            contents,
+            whole,
         })
     });
     machine.crash();
     seen.map_err(|error| error.to_string())?
+}
+
+/// Reads a salvage clone, as its owner would.
+fn see_clone(
+    simulation: &Simulation,
+    world: &World,
+    clone: VolumeId,
+    places: &Places,
+) -> Result<Seen, String> {
+    let machine = simulation.machine("owner of a clone");
+    let parts = world.parts_in(&machine.env());
+    let parts = Parts {
+        volume: clone,
+        ..parts
+    };
+    let here = |file: &FileHandle| FileHandle {
+        file_system: file_system_id(clone),
+        ..*file
+    };
+    let all = |files: &[FileHandle]| files.iter().map(here).collect::<Vec<_>>();
+    let places = Places {
+        cells: all(&places.cells),
+        directories: all(&places.directories),
+        moved: all(&places.moved),
+    };
+    let seen = simulation.run(async move {
+        let opened = Volume::open(parts, patient()).await;
+        let (opened, _) = opened.map_err(|error| error.to_string())?;
+        are_a_tree(&opened, &places).await?;
+        let (contents, whole) = read(&opened, &places, true).await?;
+        Ok::<_, String>(Seen {
+            contents,
+            whole,
+            ..Seen::default()
+        })
+    });
+    machine.crash();
+    let seen = seen.map_err(|error| error.to_string())?;
+    seen.map_err(|why| format!("S2: a salvage clone: {why}"))
+}
+
+type Contents = Vec<(Where, Vec<u64>)>;
+
+/// What each place has, and if that is asked which changes are there whole.
+async fn read(volume: &Volume, places: &Places, wholly: bool) -> Result<(Contents, BTreeSet<u64>), String> {
+    let (mut found, mut whole) = (Contents::new(), BTreeSet::new());
+    let cells = places.cells.iter().map(|cell| Where::Cell(*cell));
+    let directories = places.directories.iter().chain(&places.moved);
+    for place in cells.chain(directories.map(|within| Where::Directory(*within))) {
+        let unreadable = |error| format!("{place:?}: {error}");
+        let numbers = contents(volume, place).await.map_err(unreadable)?;
+        for number in numbers.iter().filter(|_| wholly) {
+            let is_there = match place {
+                Where::Cell(_) => true,
+                Where::Directory(within) => is_whole(volume, within, *number).await.map_err(unreadable)?,
+            };
+            whole.extend(Some(*number).filter(|_| is_there));
+        }
+        found.push((place, numbers));
+    }
+    Ok((found, whole))
 }
 
 /// Each directory is met once on the way from the root.
@@ -215,7 +306,7 @@ async fn are_a_tree(volume: &Volume, places: &Places) -> Result<(), String> {
 
 /// The leaves of a root's inode map, by a reader without keys.
 async fn leaves(parts: &Parts, root: Pointer, version: Version) -> BTreeMap<u64, Uid> {
-    let read = async |pointer: Pointer, place: Place| {
+    let object = async |pointer: Pointer, place: Place| {
         let location = pointer.location;
         let key = ObjectKey::new(&location.segment.key(&parts.anchor.family()));
         let (offset, length) = (u64::from(location.offset), u64::from(location.length));
@@ -227,7 +318,7 @@ async fn leaves(parts: &Parts, root: Pointer, version: Version) -> BTreeMap<u64,
         let fetched = decode_object(bytes).expect("an object");
         fetched.verify(&pointer.uid, Some(place)).expect("the right one")
     };
-    let head = read(root, checkpoint_place(version)).await;
+    let head = object(root, checkpoint_place(version)).await;
     let head = Checkpoint::from_verified(&head).expect("a checkpoint");
     let mut found = BTreeMap::new();
     let mut next: Vec<(u8, u64, Pointer)> = head
@@ -245,7 +336,7 @@ async fn leaves(parts: &Parts, root: Pointer, version: Version) -> BTreeMap<u64,
             level,
             index,
         };
-        for child in &read(pointer, place).await.header.children {
+        for child in &object(pointer, place).await.header.children {
             next.push((level - 1, index << 7 | u64::from(child.slot), child.pointer));
         }
     }
