@@ -14,7 +14,7 @@ use firn_env::{
 };
 use firn_table::{FaultRates, MemoryTableClient};
 use firn_vfs::{AT_END, CreateMode, FileHandle, SetAttributes, Stability, Vfs, VfsError};
-use firn_volume::{MemberStartError, Parts, ServingState, Volume, VolumeConfig};
+use firn_volume::{MemberStartError, Parts, ServingState, Volume, VolumeConfig, VolumeError};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// What an office does in its lives all together, before it only finishes.
@@ -149,7 +149,7 @@ impl Life {
                     }
                     break volume;
                 }
-                Err(MemberStartError::Member(_)) => {
+                Err(error) if is_transient(&error) => {
                     lock(&self.told).count("starts that failed");
                     self.env.sleep(Duration::from_secs(1)).await;
                 }
@@ -299,7 +299,8 @@ impl Life {
                     // What the file has stands on that it was made.
                     Ok(made) => {
                         let data = vec![Bytes::copy_from_slice(&number.to_be_bytes())];
-                        let written = volume.write(&root(), made.handle, 0, data, Stability::FileSync);
+                        let caller = root();
+                        let written = volume.write(&caller, made.handle, 0, data, Stability::FileSync);
                         written.await.map(drop)
                     }
                     Err(error) => Err(error),
@@ -416,6 +417,16 @@ impl Life {
             }
             self.env.sleep(Duration::from_secs(1)).await;
         }
+    }
+}
+
+/// Whether a start is worth another try.
+fn is_transient(error: &MemberStartError) -> bool {
+    match error {
+        MemberStartError::Member(_) => true,
+        // The clone's.
+        MemberStartError::Volume(VolumeError::Anchor(error)) => error.is_transient(),
+        MemberStartError::Volume(_) | MemberStartError::Unsupported { .. } => false,
     }
 }
 
