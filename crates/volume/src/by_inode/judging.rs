@@ -22,6 +22,7 @@
 
 use super::needs::{goes_to_another_parent, touched};
 use crate::{
+    checkpoint::MemberSection,
     config::VolumeConfig,
     error::VolumeError,
     follower::differing_inodes,
@@ -30,11 +31,11 @@ use crate::{
     objects::Objects,
     parts::Parts,
     record::{Operation, Record},
-    replay::load_for_replay,
+    replay::{RecoveryReport, load_for_replay},
     salvage::{Left, SalvageReport, Salvaging},
     state::State,
 };
-use firn_anchor::{MAX_NAME_BYTES, MemberNumber, OwnerId, Root, SHAPE_LEASE};
+use firn_anchor::{AnchorError, MAX_NAME_BYTES, MemberNumber, OwnerId, Root, SHAPE_LEASE};
 use firn_env::DiskError;
 use firn_format::{Pointer, TreeRoot, Uid, VolumeId};
 use firn_leases::{Judgement, LeaseTable};
@@ -91,31 +92,66 @@ impl Verdict {
     }
 }
 
+/// What came of a judgement.
+#[derive(Default)]
+pub(super) struct Judged {
+    pub verdict: Verdict,
+    pub salvage: Option<SalvageReport>,
+    /// Whether the journal has anything that is in no root: then a root has to say that it was judged.
+    pub has_records: bool,
+}
+
 impl Judging<'_> {
-    /// Judges the journal, and salvages it if something is lost. `None`: it has nothing that is in no root.
+    /// Judges the journal, and salvages it if something is lost.
     ///
     /// # Errors
     /// If the journal, a root or the anchor cannot be read or written; nothing is changed but that the clone may be there.
-    pub async fn judge(
-        &self,
-        retained: &Root,
-        newest: Newest<'_>,
-    ) -> Result<Option<(Verdict, Option<SalvageReport>)>, VolumeError> {
+    pub async fn judge(&self, retained: &Root, newest: Newest<'_>) -> Result<Judged, VolumeError> {
         let of = (self.parts.family(), self.parts.volume);
         let mut ground = load_root(self.objects, of, retained).await?;
         let Some((all, moved_directories)) = self.survey(&mut ground.state).await? else {
-            return Ok(None);
+            let salvage = self.salvaged_before(retained, &ground).await?;
+            return Ok(Judged {
+                salvage,
+                ..Judged::default()
+            });
         };
         let lost = self.lost(all, &ground, newest).await?;
         let verdict = Verdict {
             lost,
             moved_directories,
         };
-        let salvaged = match verdict.lost.is_empty() || firn_env::planted!("volume.drops_what_is_lost") {
+        let salvage = match verdict.lost.is_empty() || firn_env::planted!("volume.drops_what_is_lost") {
             true => None,
             false => self.salvage(retained, &verdict).await?,
         };
-        Ok(Some((verdict, salvaged)))
+        Ok(Judged {
+            verdict,
+            salvage,
+            has_records: true,
+        })
+    }
+
+    /// What a start salvaged that was interrupted after its judgement was published: the clone, without the paths.
+    async fn salvaged_before(
+        &self,
+        retained: &Root,
+        ground: &LoadedRoot,
+    ) -> Result<Option<SalvageReport>, VolumeError> {
+        let section = MemberSection::of(&ground.payload.members, self.number);
+        let covered = section.map_or(Sequence(0), |section| section.covered);
+        let volume = self.clone_volume(retained, covered);
+        match self.parts.anchor.load(volume).await {
+            Ok((tuple, _)) => Ok(tuple.root.is_some().then(|| SalvageReport {
+                volume,
+                name: tuple.name,
+                recovery: RecoveryReport::default(),
+                paths: Vec::new(),
+                paths_more: 0,
+            })),
+            Err(AnchorError::NoSuchVolume { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Every inode that a record touches, the shape lease among them, and the directories that go to another parent. `None`: there is no record.
@@ -201,7 +237,7 @@ impl Judging<'_> {
         loaded.state.begin_behind(self.covered);
         let clone = match firn_env::planted!("volume.salvage_clone_drawn_anew") {
             true => VolumeId(self.parts.env.random_bytes()),
-            false => self.clone_volume(retained),
+            false => self.clone_volume(retained, self.covered),
         };
         let salvaging = Salvaging {
             root: retained,
@@ -232,13 +268,13 @@ impl Judging<'_> {
     }
 
     /// One for each journal that is judged: another one begins behind another record, since a judgement ends with a root that covers it.
-    fn clone_volume(&self, retained: &Root) -> VolumeId {
+    fn clone_volume(&self, retained: &Root, covered: Sequence) -> VolumeId {
         let mut hasher = blake3::Hasher::new_derive_key("firn member salvage clone volume id v1");
         hasher
             .update(&self.parts.volume.0)
             .update(&self.number.0.to_le_bytes())
             .update(&retained.uid.0)
-            .update(&self.covered.0.to_le_bytes());
+            .update(&covered.0.to_le_bytes());
         let mut id = [0; 16];
         hasher.finalize_xof().fill(&mut id);
         VolumeId(id)

@@ -10,7 +10,7 @@
 use super::{
     AdoptedRoot, ByInode, Shared,
     adoption::orphan_pointers,
-    judging::{Judging, Newest, Verdict},
+    judging::{Judged, Judging, Newest},
     run,
 };
 use crate::{
@@ -69,8 +69,8 @@ pub enum MemberStartError {
 pub struct MemberStartReport {
     /// What of its journal goes on.
     pub recovery: RecoveryReport,
-    /// Where the rest is, if others had broken this member and taken what the rest stands on. A start that is interrupted is made anew and reports the same, until
-    /// the judgement has ended.
+    /// Where the rest is, if others had broken this member and taken what the rest stands on. A start that is interrupted before the judgement has ended is made
+    /// anew and reports the same; the paths only as long as nothing of it was published.
     pub salvage: Option<SalvageReport>,
 }
 
@@ -233,7 +233,7 @@ impl Opening {
         state.write_beside_others(home..home + (1 << 32), section.next_inode + left_out);
         let retained = tuple.retained_for_member(self.number);
         let judged = match retained {
-            None => None,
+            None => Judged::default(),
             Some(retained) => {
                 let judging = Judging {
                     parts: &self.parts,
@@ -325,8 +325,11 @@ impl Opening {
             usage: UsageChanges::default(),
             packs: false,
         };
-        let owes_section = judged.is_some();
-        let (verdict, salvage) = judged.unwrap_or_default();
+        let Judged {
+            verdict,
+            salvage,
+            has_records,
+        } = judged;
         replaying
             .run(&mut replay, &mut recovery, verdict.records())
             .await?;
@@ -365,7 +368,7 @@ impl Opening {
             verifier,
             started: env.now(),
             follower: None,
-            by_inode: Some(ByInode::new(self.number, adopted, usage, owes_section)),
+            by_inode: Some(ByInode::new(self.number, adopted, usage, has_records)),
             config: self.config,
             env,
         });
@@ -379,7 +382,7 @@ struct Found {
     replay: Replay,
     /// Whether a root is retained for it.
     is_broken: bool,
-    judged: Option<(Verdict, Option<SalvageReport>)>,
+    judged: Judged,
 }
 
 /// Whether there is nothing in a directory.

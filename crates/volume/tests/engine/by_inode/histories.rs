@@ -255,3 +255,18 @@ fn own_changes_that_an_adoption_drops_are_noticed() {
 fn sections_of_others_that_a_publication_forgets_are_noticed() {
     is_noticed("volume.publishes_own_section_only");
 }
+
+#[test]
+fn what_a_broken_office_adopts_though_it_was_lost_is_noticed() {
+    is_noticed("volume.adopts_what_is_lost");
+}
+
+#[test]
+fn what_goes_on_though_it_stands_on_what_was_salvaged_is_noticed() {
+    is_noticed("leases.tainted_goes_on");
+}
+
+#[test]
+fn what_a_broken_office_drops_without_salvage_is_noticed() {
+    is_noticed("volume.drops_what_is_lost");
+}

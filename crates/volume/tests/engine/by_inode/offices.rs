@@ -23,10 +23,12 @@ pub async fn make(parts: &Parts, members: u8) -> Vec<MemberNumber> {
     numbers
 }
 
-/// Settings with which who waits for a lease waits until it comes.
+/// Settings with which who waits for a lease waits until it comes; and small journal files, since members start often and each start makes one.
 pub fn patient() -> VolumeConfig {
     VolumeConfig {
         wait_limit: Duration::from_secs(300),
+        journal_bytes: 2 << 20,
+        journal_file_bytes: 256 << 10,
         ..config()
     }
 }
