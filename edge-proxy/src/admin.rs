@@ -77,6 +77,9 @@ pub enum Command {
         /// Of the second store as well.
         #[serde(default = "yes")]
         second: bool,
+        /// Beginning where the last one was cut off.
+        #[serde(default)]
+        goes_on: bool,
     },
     /// One run of the cleaner inside, or a look at what it would do.
     Clean { plan: bool },

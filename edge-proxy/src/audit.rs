@@ -79,6 +79,9 @@ struct AskedArguments {
     /// Leaves out the second store, if there is one.
     #[arg(long)]
     first_store_alone: bool,
+    /// Begins where the last one was cut off that the budget was not enough for, as those by the calendar do.
+    #[arg(long = "continue", conflicts_with = "seed")]
+    goes_on: bool,
     /// For people or as JSON.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -152,6 +155,20 @@ pub fn line(audits: &AuditPart) -> Option<String> {
     if let Some(detail) = &last.detail {
         let _ = write!(text, "; {detail}");
     }
+    if let Some(open) = &audits.rounds.open {
+        let (began, audits) = (utc(open.began_at_ms), open.audits);
+        let _ = write!(
+            text,
+            "; a round over several audits since {began}, {audits} of it so far"
+        );
+    }
+    if let Some(last) = &audits.rounds.last {
+        let (began, ended, audits) = (utc(last.began_at_ms), utc(last.ended_at_ms), last.audits);
+        let _ = write!(
+            text,
+            "; everything was gone through over {audits} audits, {began} to {ended}"
+        );
+    }
     if audits.is_overdue {
         text.push_str("; OVERDUE: for three periods none found everything right (firn-edge audit list)");
     }
@@ -168,6 +185,7 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
         budget,
         seed,
         first_store_alone,
+        goes_on,
         output,
     } = arguments;
     eprintln!(
@@ -179,6 +197,7 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
         budget,
         seed,
         second: !first_store_alone,
+        goes_on,
     };
     let mut client = Client::ask(config, command).await?;
     let (report, not_signed) = match expect_end(&mut client, "auditing").await? {
@@ -216,8 +235,8 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
     }
     if !report.is_complete() {
         return Err(Failure::new(
-            "nothing wrong was found, but not everything was asked; the figures above are of what was. Ask again, or with a larger \
-             --budget",
+            "nothing wrong was found, but not everything was asked; the figures above are of what was. Go on with --continue, or ask again with \
+             a larger --budget",
         ));
     }
     Ok(())
@@ -292,6 +311,14 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
         Some(manifest) => manifest_lines(text, manifest),
         None => text
             .push_str("  manifest: none, so what no tree needs was not audited (firn-edge manifest begin)\n"),
+    }
+    if volume.began_at.is_some() {
+        text.push_str("  it began where an audit before was cut off, and looked at nothing before that\n");
+    }
+    if volume.goes_on_at.is_some() {
+        text.push_str(
+            "  the budget ended before everything was gone through; the next one can go on there\n",
+        );
     }
     for segment in &volume.lost_segments {
         let _ = writeln!(text, "  lost: segment {segment}");

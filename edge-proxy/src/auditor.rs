@@ -19,6 +19,7 @@
 
 pub mod bucket;
 pub mod kept;
+pub mod rounds;
 #[cfg(test)]
 mod tests;
 mod writing;
@@ -37,6 +38,7 @@ use firn_quantity::Money;
 use firn_store::{ProviderPrices, Route, Store, StoreError};
 use firn_volume::{OwnerSigner, Parts, ServingState, Volume};
 use kept::{Kept, KeptAudit, KeptAudits};
+use rounds::Rounds;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -70,6 +72,9 @@ pub struct AuditPart {
     pub last_intact_at_ms: Option<i64>,
     /// A calendar asks for audits, and for three of its periods none was whole and found everything right.
     pub is_overdue: bool,
+    /// Of audits that the money is not enough for in one go.
+    #[serde(default)]
+    pub rounds: Rounds,
     /// Why what was found could not be kept; it is in the log.
     pub not_kept: Option<String>,
 }
@@ -181,6 +186,8 @@ pub struct Asked {
     pub seed: Option<[u8; 32]>,
     /// Whether the second store is audited as well, if there is one.
     pub second: bool,
+    /// Whether it goes on where the last was cut off, if one was.
+    pub goes_on: bool,
 }
 
 /// Whose volume is audited, and who signs.
@@ -275,6 +282,7 @@ impl Auditor {
             every_ms: section.every.map(|every| millis(every.0).unsigned_abs()),
             last: kept.last().map(Kept::last),
             last_intact_at_ms: kept.last_intact_at_ms(),
+            rounds: kept.rounds(),
             ..AuditPart::default()
         };
         Self {
@@ -350,6 +358,7 @@ impl Auditor {
                 budget: self.section.budget_of_one(),
                 seed: None,
                 second: self.section.second,
+                goes_on: true,
             };
             if !is_served || self.audit(asked, &AuditProgress::default()).await.is_err() {
                 self.env.sleep(Duration::from_secs(60)).await;
@@ -369,7 +378,12 @@ impl Auditor {
         };
         let _running = Running::begin(&self.part);
         let began_at_ms = self.env.wall().as_millis();
+        let open = kept.rounds().open.filter(|_| asked.goes_on);
         let request = AuditRequest {
+            from: open
+                .map(|open| (self.parts.volume, open.goes_on_at))
+                .into_iter()
+                .collect(),
             volume: Some(self.parts.volume),
             challenges: asked.challenges,
             budget: asked.budget,
@@ -385,10 +399,13 @@ impl Auditor {
         };
         let (store, anchor) = (self.store.clone(), &self.parts.anchor);
         let found = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
+        let ended_at_ms = self.env.wall().as_millis();
+        let mut rounds = kept.rounds();
         for volume in found.iter().flat_map(|report| &report.volumes) {
             self.damaged_segments().extend(&volume.damaged_segments);
+            rounds = rounds.after(began_at_ms, ended_at_ms, volume);
         }
-        let mut audit = KeptAudit::of(self.env.wall().as_millis(), asked.by, &found);
+        let mut audit = KeptAudit::of(ended_at_ms, asked.by, &found);
         log(&audit);
         let signed = self.sign(&kept, began_at_ms, &audit).await;
         let not_signed = signed.is_err().then_some(NOT_SIGNED);
@@ -403,13 +420,15 @@ impl Auditor {
             |signed| Kept::Signed(Box::new(signed)),
         );
         let in_short = last.last();
-        let not_kept = kept.keep(last).err().map(|error| error.to_string());
+        let written = kept.keep(last).and(kept.keep_rounds(rounds));
+        let not_kept = written.err().map(|error| error.to_string());
         if let Some(error) = &not_kept {
             tracing::warn!(error, "what an audit found could not be kept for later");
         }
         let mut part = self.lock();
         part.last = Some(in_short);
         part.last_intact_at_ms = kept.last_intact_at_ms();
+        part.rounds = rounds;
         part.not_kept = not_kept;
         unfinished.is_done = true;
         Ok(Ended { found, not_signed })

@@ -22,10 +22,12 @@ mod draws;
 mod manifest;
 mod must_exist;
 mod newest;
+mod place;
 mod report;
 mod second;
 
 pub use must_exist::{MustExist, must_exist};
+pub use place::{AuditPlace, TreePlace};
 pub use report::{
     AuditReport, Detection, GatheringAudit, ManifestAudit, SecondAudit, SecondDamage, VolumeAudit,
 };
@@ -44,9 +46,12 @@ use firn_store::{Metered, ProviderPrices, Route, Store, Usage};
 use futures::future::join_all;
 use newest::{Failures, branches_now};
 use second::Second;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Challenges of one audit at most: 1 in 10,000 of the bytes is then found with 99.995 %. Each takes 100 bytes of memory.
@@ -79,6 +84,9 @@ pub struct AuditRequest {
     pub seed: Option<[u8; 32]>,
     /// A second store that is audited as well, with as many draws, by what the first leaves of the budget.
     pub second: Option<SecondToAudit>,
+    /// Volumes of which an audit was cut off, and where ([`VolumeAudit::goes_on_at`]): those are gone on with. Of all others the audit begins at
+    /// the beginning.
+    pub from: BTreeMap<VolumeId, AuditPlace>,
 }
 
 /// How far an audit is, for whoever shows it meanwhile.
@@ -140,24 +148,17 @@ async fn audit_volume(
     budget: &Budget,
     progress: &AuditProgress,
 ) -> Result<Option<VolumeAudit>, CleanError> {
-    let (Some(head), Some(root)) = (&branch.head, &branch.tuple.root) else {
+    let (Some(_), Some(root)) = (&branch.head, &branch.tuple.root) else {
         return Ok(None);
     };
     let challenges = request.challenges.min(MAX_CHALLENGES) as usize;
     let seed = request.seed.unwrap_or_else(|| objects.env.random_bytes());
     let draws = Draws::new(&seed, &branch.volume.0, challenges);
     let mut census = Census::new(draws, progress);
-    let mut is_whole = census.walk(objects, &head.trees, None, budget).await?;
-    let mut newer = &head.trees;
-    let mut walked_roots = 0;
-    for older in branch.retained.iter().rev() {
-        if firn_env::planted!("cleaner.audit_without_snapshots") || !is_whole {
-            break;
-        }
-        is_whole = census.walk(objects, older, Some(newer), budget).await?;
-        newer = older;
-        walked_roots += u64::from(is_whole);
-    }
+    let from = request.from.get(&branch.volume).copied();
+    // What others of the family were refused is not this one's.
+    budget.was_short();
+    let walked = walk(objects, branch, &mut census, from, budget).await?;
     let counted = census.end();
     let mut report = VolumeAudit {
         volume: branch.volume.to_string(),
@@ -166,7 +167,7 @@ async fn audit_volume(
         root: root.uid.to_string(),
         committed_at_ms: root.committed_at_ms,
         retained_roots: branch.retained.len() as u64,
-        walked_roots,
+        walked_roots: walked.roots,
         read_objects: counted.read_objects,
         read_bytes: counted.read_bytes,
         data_objects: counted.data_objects,
@@ -174,6 +175,8 @@ async fn audit_volume(
         asked: challenges as u64,
         seed: hex(&seed),
         drawn: hex(&digest(&counted.drawn)),
+        began_at: from,
+        goes_on_at: walked.cut,
         ..VolumeAudit::default()
     };
     let mut failures = counted.failures;
@@ -192,18 +195,12 @@ async fn audit_volume(
         &mut report,
     )
     .await?;
+    let is_whole = walked.cut.is_none();
     // With nothing to draw there is nothing left unasked.
-    report.is_complete = is_whole && (answered || counted.data_bytes == 0);
+    report.is_complete = is_whole && from.is_none() && (answered || counted.data_bytes == 0);
     if is_whole {
-        manifest::check(
-            objects,
-            branch,
-            (&seed, challenges, &drawn_segments),
-            budget,
-            &mut failures,
-            &mut report,
-        )
-        .await?;
+        let challenges = (&seed, challenges, &drawn_segments[..]);
+        manifest::check(objects, branch, challenges, budget, &mut failures, &mut report).await?;
     }
     failures.settle(objects, branch, &mut report).await?;
     report.estimate();
@@ -213,7 +210,66 @@ async fn audit_volume(
         report.is_complete &= checked.is_complete;
         report.second = Some(checked);
     }
+    // What is behind the trees gets all the money once; what that is not enough for does not keep the next round waiting.
+    if is_whole && budget.was_short() && from != Some(AuditPlace::Manifest) {
+        report.goes_on_at = Some(AuditPlace::Manifest);
+    }
     Ok(Some(report))
+}
+
+/// What came of the walk over a volume's roots.
+struct Walked {
+    /// Retained roots that were gone through.
+    roots: u64,
+    /// Where the money ended.
+    cut: Option<AuditPlace>,
+}
+
+/// Walks the head and the retained roots, or what of them is behind a place.
+async fn walk(
+    objects: &mut Objects,
+    branch: &Branch,
+    census: &mut Census<'_>,
+    from: Option<AuditPlace>,
+    budget: &Budget,
+) -> Result<Walked, CleanError> {
+    let mut walked = Walked { roots: 0, cut: None };
+    let Some(head) = &branch.head else {
+        return Ok(walked);
+    };
+    let in_head = match from {
+        None => Some(TreePlace::ALL),
+        Some(AuditPlace::Head(at)) => Some(at),
+        Some(AuditPlace::Retained { .. } | AuditPlace::Manifest) => None,
+    };
+    if let Some(at) = in_head
+        && let Some(cut) = census.walk(objects, (&head.trees, at), None, budget).await?
+    {
+        walked.cut = Some(AuditPlace::Head(cut));
+        return Ok(walked);
+    }
+    let mut newer = &head.trees;
+    for older in branch.retained.iter().rev() {
+        if firn_env::planted!("cleaner.audit_without_snapshots") {
+            break;
+        }
+        let version = older.version.0;
+        let at = match from {
+            Some(AuditPlace::Manifest) => None,
+            Some(AuditPlace::Retained { version: cut, .. }) if version > cut => None,
+            Some(AuditPlace::Retained { version: cut, at }) if version == cut => Some(at),
+            _ => Some(TreePlace::ALL),
+        };
+        if let Some(at) = at {
+            if let Some(at) = census.walk(objects, (older, at), Some(newer), budget).await? {
+                walked.cut = Some(AuditPlace::Retained { version, at });
+                break;
+            }
+            walked.roots += 1;
+        }
+        newer = older;
+    }
+    Ok(walked)
 }
 
 /// What was drawn, slot by slot, as one hash.

@@ -41,8 +41,9 @@ mod tenure;
 mod victims;
 
 pub use audit::{
-    AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, GatheringAudit, MAX_CHALLENGES,
-    ManifestAudit, MustExist, SecondAudit, SecondDamage, SecondToAudit, VolumeAudit, audit, must_exist,
+    AuditPlace, AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, GatheringAudit,
+    MAX_CHALLENGES, ManifestAudit, MustExist, SecondAudit, SecondDamage, SecondToAudit, VolumeAudit, audit,
+    must_exist,
 };
 pub use branches::has_head;
 pub use error::{CleanError, Damage, Misread};

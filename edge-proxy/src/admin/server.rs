@@ -212,6 +212,7 @@ impl Admin {
                 budget,
                 seed,
                 second,
+                goes_on,
             } => {
                 let asked = Asked {
                     by: AskedBy::Administrator,
@@ -219,6 +220,7 @@ impl Admin {
                     budget,
                     seed,
                     second,
+                    goes_on,
                 };
                 self.audit(client, asked).await
             }

@@ -3,12 +3,13 @@
 //! ```text
 //! audits/<sequence, 16 digits>.report                 a signed report, as the bucket has it; the newest [`KEPT`]
 //! audits/<milliseconds since 1970, 16 digits>.json    an audit of which no report was signed; the newest [`KEPT`]
+//! audits/rounds                                       where the next one goes on (`rounds.rs`)
 //! ```
 //!
 //! Each file is replaced whole. They are for people, for the calendar and for whoever wants proof: nothing is lost with them but knowledge,
 //! so one that cannot be read is told and left out.
 
-use super::LastAudit;
+use super::{LastAudit, rounds::Rounds};
 use crate::replace::replace;
 use firn_audit_report::{AskedBy, MAX_REPORT_BYTES, Outcome, Report, SignedReport};
 use firn_cleaner::{AuditReport, CleanError};
@@ -52,7 +53,7 @@ impl KeptAudit {
                 let mut of_second = report.volumes.iter().filter_map(|volume| volume.second.as_ref());
                 let detail = match of_second.find_map(|second| second.error.as_ref()) {
                     Some(error) => format!("the second store could not be audited: {error}"),
-                    None => "the budget was not enough for everything; what was asked is right".into(),
+                    None => incomplete(report),
                 };
                 (Outcome::Incomplete, Some(detail))
             }
@@ -71,6 +72,21 @@ impl KeptAudit {
             report: ended.as_ref().ok().cloned(),
         }
     }
+}
+
+/// Why something was left out, though nothing wrong was found.
+fn incomplete(report: &AuditReport) -> String {
+    let volumes = &report.volumes;
+    let went_on = volumes.iter().any(|volume| volume.began_at.is_some());
+    let is_cut = volumes.iter().any(|volume| volume.goes_on_at.is_some());
+    match (went_on, is_cut) {
+        (false, true) => "the budget was not enough for everything in one audit: it was cut off, and the next one by calendar goes on there",
+        (true, true) => "it went on where the one before was cut off, and the budget ended again: the next one by calendar goes on there",
+        (true, false) => "it went on where the one before was cut off, and came to the end",
+        (false, false) => "the budget was not enough for everything",
+    }
+    .to_owned()
+        + "; what was asked is right"
 }
 
 fn damage(report: &AuditReport) -> String {
@@ -155,6 +171,7 @@ pub struct KeptAudits {
     directory: PathBuf,
     audits: Vec<Kept>,
     unreadable: Vec<Unreadable>,
+    rounds: Rounds,
 }
 
 impl KeptAudits {
@@ -181,10 +198,12 @@ impl KeptAudits {
         }
         // By what they say: a name may have been copied.
         audits.sort_by_key(Kept::ended_at_ms);
+        let rounds = Rounds::read(&directory);
         Self {
             directory,
             audits,
             unreadable,
+            rounds,
         }
     }
 
@@ -222,6 +241,23 @@ impl KeptAudits {
         let newest = self.reports().last();
         let (last, hash) = newest.map_or((0, None), SignedReport::link);
         (last.max(unreadable.unwrap_or(0)), hash)
+    }
+
+    /// Rounds of audits.
+    pub fn rounds(&self) -> Rounds {
+        self.rounds
+    }
+
+    /// Keeps how far rounds are by now. It counts for this process even if it cannot be written.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn keep_rounds(&mut self, rounds: Rounds) -> io::Result<()> {
+        if self.rounds == rounds {
+            return Ok(());
+        }
+        self.rounds = rounds;
+        rounds.write(&self.directory)
     }
 
     /// When the newest ended that found everything as it should be.

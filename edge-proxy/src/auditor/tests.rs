@@ -184,6 +184,7 @@ impl Machine {
             budget: Money::parse("1").expect("an amount"),
             seed: None,
             second: false,
+            goes_on: false,
         };
         let audited = self.auditor.audit(asked, &AuditProgress::default()).await;
         audited.expect("none is under way")

@@ -1,12 +1,23 @@
 //! `firn-cleaner audit`: a random sample of what the bucket should have, read by somebody who has no keys.
 
 use crate::{Failure, config::Config, failed, failure};
-use firn_cleaner::{AuditReport, AuditRequest, CleanError, DEFAULT_CHALLENGES, MAX_CHALLENGES};
+use firn_cleaner::{AuditPlace, AuditReport, AuditRequest, CleanError, DEFAULT_CHALLENGES, MAX_CHALLENGES};
 use firn_cleaner_host::{Host, HostError, Target};
 use firn_env::{eprintln, println};
+use firn_format::VolumeId;
 use firn_quantity::{Dollars, Money};
 use firn_store::{ProviderPrices, Route};
 use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    fs::File,
+    io::{ErrorKind, Read as _},
+    path::{Path, PathBuf},
+};
+
+/// A hundred bytes for each volume.
+const PLACES_BYTES_MAX: u64 = 1 << 20;
 
 /// How much is asked, and from where.
 #[derive(clap::Args)]
@@ -27,6 +38,10 @@ pub struct AuditArguments {
     /// Leaves out the second store, if the configuration has one.
     #[arg(long)]
     first_store_alone: bool,
+    /// A file that tells where an audit was cut off that the budget was not enough for: this one begins there, and writes where the next one
+    /// does. A file that is not there yet means the beginning.
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    continue_by: Option<PathBuf>,
 }
 
 fn seed(text: &str) -> Result<[u8; 32], String> {
@@ -61,6 +76,12 @@ pub async fn audit(
         route,
         seed: arguments.seed,
         second,
+        from: arguments
+            .continue_by
+            .as_deref()
+            .map(places)
+            .transpose()?
+            .unwrap_or_default(),
     };
     eprintln!(
         "firn-cleaner: {} challenges in each volume, for {} at most by {}",
@@ -75,6 +96,9 @@ pub async fn audit(
         }
         Err(error) => return Err(failure(error)),
     };
+    if let Some(path) = &arguments.continue_by {
+        keep_places(path, &report)?;
+    }
     println!(
         "{}",
         json!({
@@ -84,6 +108,47 @@ pub async fn audit(
         })
     );
     verdict(&report)
+}
+
+/// Where audits of volumes go on.
+fn places(path: &Path) -> Result<BTreeMap<VolumeId, AuditPlace>, Failure> {
+    let wrong = |why: &dyn Display| {
+        failed(format!(
+            "{} does not tell where audits go on: {why}. Nothing was audited. Without the file the next audit begins at the beginning",
+            path.display()
+        ))
+    };
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(PLACES_BYTES_MAX).read_to_end(&mut bytes)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(wrong(&error)),
+        Ok(_) => {}
+    }
+    let by_name: BTreeMap<String, AuditPlace> =
+        serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    let by_id = by_name.into_iter().map(|(volume, place)| {
+        let volume = volume.parse().map_err(|error| wrong(&error))?;
+        Ok((volume, place))
+    });
+    by_id.collect()
+}
+
+fn keep_places(path: &Path, report: &AuditReport) -> Result<(), Failure> {
+    let places: BTreeMap<&str, AuditPlace> = report
+        .volumes
+        .iter()
+        .filter_map(|volume| Some((&*volume.volume, volume.goes_on_at?)))
+        .collect();
+    let written = serde_json::to_vec(&places).map_err(std::io::Error::other);
+    // A file that was cut off is refused by the next audit.
+    written
+        .and_then(|bytes| std::fs::write(path, bytes))
+        .map_err(|error| {
+            failed(format!(
+                "{}: {error}: the next audit cannot go on",
+                path.display()
+            ))
+        })
 }
 
 fn damaged(message: String) -> Failure {
@@ -125,8 +190,8 @@ fn verdict(report: &AuditReport) -> Result<(), Failure> {
     }
     if !report.is_complete() {
         return Err(failed(
-            "nothing wrong was found, but not everything was asked: the budget was not enough, nothing was committed yet, or the \
-             volume went on too fast",
+            "nothing wrong was found, but not everything was asked by this audit: the budget was not enough (--continue-by goes over everything \
+             by and by), nothing was committed yet, or the volume went on too fast",
         ));
     }
     Ok(())

@@ -198,13 +198,15 @@ pub fn page(audits: &Audits) -> String {
     let cut = &audits.cut;
     text += &format!(
         "\n**Where an audit does not end**, the money is too little for the walk: then it goes through the trees in their order, draws among what it came to, and says *incomplete*; the manifest is not held against the bucket. \
-         The next one begins at the same place, so what lies behind is looked at by none. Counted: where an audit spent {} of what a whole one costs, the walk had come to {} of the data; the next one, with other draws, to {}. \
-         For such archives give the audit more money, or run `firn-cleaner audit` beside the bucket.\n\n\
+         The next one goes on where it was cut off, through the trees and then the manifest and the listing, so that everything is gone through by and by; *a round* in the table is in how many audits at least, what money there is divided by what one whole audit takes. \
+         Counted: where an audit spent {} of what a whole one costs, the walk had come to {} of the data; after {} audits, each gone on with, to {}. \
+         To know it sooner give audits more money, or run `firn-cleaner audit` beside the bucket.\n\n\
          Each audit that ends compares all names and lengths with a listing: what is not shown is named for certain, without a draw. *Touched* are segments of which a challenge read something, by both kinds of draws, as expected of draws by bytes \
          (computed: of S segments n draws touch S(1 − (1 − 1/S)ⁿ), and all after S(ln S + 0.577)). *Noticed* is 1 − (1 − x)ⁿ with the month's draws of live data alone, as reports print it; how often audits really noticed is in [audits-in-figures.md](audits-in-figures.md).\n",
         percent(cut.spent_share),
         percent(cut.counted_share),
-        percent(cut.again_share),
+        cut.audits,
+        percent(cut.round_share),
     );
     text
 }
@@ -214,7 +216,12 @@ fn row(archive: Archive, from: &str, often: &str, plan: &Plan) -> [String; 11] {
     let told = |text: String| if plan.is_complete() { text } else { "-".to_owned() };
     let ends = match plan.is_complete() {
         true => "yes".to_owned(),
-        false => format!("**no**: {} of {}", dollars(plan.each), dollars(plan.fixed)),
+        false => format!(
+            "**no**: {} of {}; a round in {} audits",
+            dollars(plan.each),
+            dollars(plan.fixed),
+            grouped(u64::try_from((plan.fixed.0 + plan.each.0 - 1) / plan.each.0.max(1)).unwrap_or(u64::MAX))
+        ),
     };
     [
         format!("{} TiB", archive.tib),

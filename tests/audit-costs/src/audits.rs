@@ -6,7 +6,7 @@ use crate::{
     world::{self, World, config, simulate},
 };
 use anyhow::{Context, Result, ensure};
-use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, audit};
+use firn_cleaner::{AuditPlace, AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, audit};
 use firn_format::radix;
 use firn_quantity::Money;
 use firn_store::{Route, Usage};
@@ -53,11 +53,23 @@ pub struct Cut {
     pub spent_share: f64,
     /// The data that the walk had come to, as a share of all.
     pub counted_share: f64,
-    /// The same of the next audit with another seed: draws are of that part again.
-    pub again_share: f64,
+    /// Audits of that budget, each of which goes on where the one before was cut off, until everything was gone through.
+    pub audits: usize,
+    /// The data that all of them came to, as a share of all.
+    pub round_share: f64,
 }
 
 async fn audited(world: &World, challenges: u32, budget: Money, seed: u8) -> Result<(AuditReport, Asked)> {
+    audited_from(world, challenges, budget, (seed, None)).await
+}
+
+/// One that begins at a place.
+async fn audited_from(
+    world: &World,
+    challenges: u32,
+    budget: Money,
+    (seed, from): (u8, Option<AuditPlace>),
+) -> Result<(AuditReport, Asked)> {
     let request = AuditRequest {
         volume: None,
         challenges,
@@ -66,6 +78,10 @@ async fn audited(world: &World, challenges: u32, budget: Money, seed: u8) -> Res
         route: Route::Internet,
         seed: Some([seed; 32]),
         second: None,
+        from: from
+            .map(|place| (world.parts.volume, place))
+            .into_iter()
+            .collect(),
     };
     let before = world.asked();
     let (env, parts) = (&world.env, &world.parts);
@@ -159,16 +175,27 @@ fn cut(blocks: u64) -> Result<Cut> {
         let (whole, _) = audited(&world, 1, PLENTY, 7).await?;
         let budget = whole.cost.0 / 2 + prices().cost(&BATCH_USAGE, Route::Internet).total().0;
         let budget = Money(budget);
-        let (report, _) = audited(&world, 1, budget, 7).await?;
-        let (again, _) = audited(&world, 1, budget, 8).await?;
-        let volume = &report.volumes[0];
-        ensure!(!volume.is_complete && report.cost <= budget, "{report:?}");
+        let mut round = Vec::new();
+        let mut from = None;
+        loop {
+            let seed = u8::try_from(round.len())?;
+            let (report, _) = audited_from(&world, 1, budget, (seed, from)).await?;
+            let volume = &report.volumes[0];
+            ensure!(!volume.is_complete && report.cost <= budget, "{report:?}");
+            from = volume.goes_on_at;
+            round.push(report);
+            if from.is_none() {
+                break;
+            }
+        }
         let all = whole.volumes[0].data_bytes as f64;
         let share = |report: &AuditReport| report.volumes[0].data_bytes as f64 / all;
+        let report = &round[0];
         Ok(Cut {
             spent_share: report.cost.as_f64() / whole.cost.as_f64(),
-            counted_share: share(&report),
-            again_share: share(&again),
+            counted_share: share(report),
+            audits: round.len(),
+            round_share: round.iter().map(share).sum(),
         })
     })
 }

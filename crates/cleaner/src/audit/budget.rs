@@ -3,6 +3,7 @@
 use super::{AuditRequest, second::SecondToAudit};
 use firn_quantity::Money;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct Priced {
     meter: Meter,
@@ -21,6 +22,7 @@ pub(super) struct Budget {
     limit: Money,
     first: Priced,
     second: Option<Priced>,
+    was_short: AtomicBool,
 }
 
 impl Budget {
@@ -38,17 +40,29 @@ impl Budget {
                 prices: second.prices.clone(),
                 route: second.route,
             }),
+            was_short: AtomicBool::new(false),
         }
     }
 
     /// Whether so much more may be asked for, of the first store.
     pub fn allows(&self, more: &Usage) -> bool {
-        self.cost_with(more, &Usage::default()) <= self.limit
+        self.is_enough(self.cost_with(more, &Usage::default()))
     }
 
     /// Whether so much more may be asked for, of the second.
     pub fn allows_second(&self, more: &Usage) -> bool {
-        self.cost_with(&Usage::default(), more) <= self.limit
+        self.is_enough(self.cost_with(&Usage::default(), more))
+    }
+
+    /// Whether something was not allowed since this was asked before.
+    pub fn was_short(&self) -> bool {
+        self.was_short.swap(false, Ordering::Relaxed)
+    }
+
+    fn is_enough(&self, cost: Money) -> bool {
+        let is_enough = cost <= self.limit;
+        self.was_short.fetch_or(!is_enough, Ordering::Relaxed);
+        is_enough
     }
 
     /// What both charged.

@@ -4,9 +4,10 @@
 //! counted. An object lives in one interval of versions (I4), so what several roots share is counted once. (An inode that was
 //! unlinked while open changes its place, and is counted in both.)
 //!
-//! The walk is depth first in batches, so that what waits is bounded by the depth of the trees, and neighbours come together.
+//! The walk is depth first in batches, so that what waits is bounded by the depth of the trees, and neighbours come together. It comes from the last
+//! place to the first ([`TreePlace`]), so that what waits uppermost when it is cut off is where the next one begins.
 
-use super::{AuditProgress, budget::Budget, draws::Draws, newest::Failures};
+use super::{AuditProgress, budget::Budget, draws::Draws, newest::Failures, place::TreePlace};
 use crate::{
     CleanError,
     branches::Trees,
@@ -62,6 +63,8 @@ struct Counterpart {
 
 struct Visit {
     sample: Sample,
+    /// On which map of its root it hangs.
+    map: u64,
     newer: Option<Counterpart>,
 }
 
@@ -70,6 +73,8 @@ pub(super) struct Census<'a> {
     progress: &'a AuditProgress,
     draws: Draws<Sample>,
     waiting: Vec<Visit>,
+    /// Where the walk of this root began.
+    from: TreePlace,
     counted: Counted,
 }
 
@@ -91,6 +96,7 @@ impl<'a> Census<'a> {
             progress,
             draws,
             waiting: Vec::new(),
+            from: TreePlace::ALL,
             counted: Counted::default(),
         }
     }
@@ -101,15 +107,16 @@ impl<'a> Census<'a> {
         self.counted
     }
 
-    /// Walks a root where it differs from `newer`; whether the money was enough.
+    /// Walks a root where it differs from `newer`, beginning at a place; where it was cut off if the money was not enough.
     pub async fn walk(
         &mut self,
         objects: &mut Objects,
-        trees: &Trees,
+        (trees, from): (&Trees, TreePlace),
         newer: Option<&Trees>,
         budget: &Budget,
-    ) -> Result<bool, CleanError> {
+    ) -> Result<Option<TreePlace>, CleanError> {
         let version = trees.version;
+        self.from = from;
         for (inode, root, other) in [
             (
                 INODE_MAP,
@@ -120,19 +127,21 @@ impl<'a> Census<'a> {
             (USAGE_MAP, trees.usage, None),
         ] {
             if let Some(root) = root {
-                self.meet_root(objects, inode, root, other, version).await?;
+                self.meet_root(objects, (inode, inode), root, other, version)
+                    .await?;
             }
         }
-        while !self.waiting.is_empty() {
+        while let Some(next) = self.waiting.last() {
             let drawn_usage = self.reserve();
             if !budget.allows(&BATCH_USAGE.plus(&drawn_usage)) {
+                let place = TreePlace::of(next.map, &next.sample.place);
                 self.waiting.clear();
-                return Ok(false);
+                return Ok(Some(place));
             }
             let batch = self.waiting.split_off(self.waiting.len().saturating_sub(BATCH));
             self.read(objects, batch).await?;
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// What the challenges will take, as far as the data met tell.
@@ -212,7 +221,7 @@ impl<'a> Census<'a> {
                 let newer = visit
                     .newer
                     .and_then(|newer| newer.below(level, child.slot, other));
-                self.meet(child.pointer, below, newer, version);
+                self.meet((child.pointer, visit.map), below, newer, version);
             }
             return Ok(());
         }
@@ -221,7 +230,10 @@ impl<'a> Census<'a> {
         }
         let other = other.and_then(|other| root_of_map(other).ok().flatten());
         match root_of_map(object) {
-            Ok(Some(map)) => self.meet_root(objects, index, map, other, version).await?,
+            Ok(Some(root)) => {
+                self.meet_root(objects, (index, visit.map), root, other, version)
+                    .await?
+            }
             Ok(None) => {}
             Err(CleanError::Damaged(_)) => self.lost(visit.sample),
             Err(error) => return Err(error),
@@ -233,7 +245,7 @@ impl<'a> Census<'a> {
     async fn meet_root(
         &mut self,
         objects: &mut Objects,
-        inode: u64,
+        (inode, map): (u64, u64),
         root: TreeRoot,
         newer: Option<TreeRoot>,
         version: Version,
@@ -247,12 +259,18 @@ impl<'a> Census<'a> {
             level: root.level,
             index: 0,
         };
-        self.meet(root.pointer, place, newer, version);
+        self.meet((root.pointer, map), place, newer, version);
         Ok(())
     }
 
     /// Something that a verified object leads to.
-    fn meet(&mut self, pointer: Pointer, place: Place, newer: Option<Counterpart>, version: Version) {
+    fn meet(
+        &mut self,
+        (pointer, map): (Pointer, u64),
+        place: Place,
+        newer: Option<Counterpart>,
+        version: Version,
+    ) {
         let is_same = |newer: &Counterpart| newer.level == place.level && newer.pointer.uid == pointer.uid;
         if newer.as_ref().is_some_and(is_same) {
             return;
@@ -264,7 +282,10 @@ impl<'a> Census<'a> {
         };
         let is_data = place.level == 0 && place.inode >= ROOT_DIRECTORY;
         if !is_data {
-            self.waiting.push(Visit { sample, newer });
+            // Data is met with its node, which was cut off before it or not at all.
+            if !self.from.is_past(map, &place) {
+                self.waiting.push(Visit { sample, map, newer });
+            }
             return;
         }
         let Location { length, .. } = pointer.location;

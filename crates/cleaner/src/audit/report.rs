@@ -1,5 +1,6 @@
 //! Report of an audit: what was read, what was drawn, what was found, and what would have been.
 
+use super::place::AuditPlace;
 use crate::{Damage, DamagedFile};
 use firn_format::SegmentId;
 use firn_quantity::Money;
@@ -87,6 +88,12 @@ pub struct VolumeAudit {
     pub damaged_segments: BTreeSet<SegmentId>,
     /// Whether everything was gone through and each draw was answered.
     pub is_complete: bool,
+    /// Where it began, if it went on with an audit that was cut off; that is no complete one, though it may end a round.
+    #[serde(default)]
+    pub began_at: Option<AuditPlace>,
+    /// Where the money ended, so that the next one can go on there; `None`: all from where it began to the end was gone through.
+    #[serde(default)]
+    pub goes_on_at: Option<AuditPlace>,
     /// How likely damage of some extents would have been found, by the draws that were answered.
     pub detections: Vec<Detection>,
     /// What the manifest of segments says and the bucket has; `None` of a volume without one, and in reports of old builds.

@@ -202,6 +202,7 @@ async fn audits(parts: Parts, stores: (Arc<dyn Store>, Arc<dyn Store>), progress
             prices: prices.clone(),
             route: Route::Internet,
             seed: None,
+            from: Default::default(),
             second: Some(SecondToAudit {
                 store: stores.1.clone(),
                 prices: prices.clone(),

@@ -395,6 +395,7 @@ fn a_challenge_costs_a_request() {
                 route: Route::Internet,
                 seed: Some([7; 32]),
                 second: None,
+                from: Default::default(),
             };
             let began = parts.env.now();
             let progress = AuditProgress::default();

@@ -22,6 +22,7 @@ pub async fn audited(parts: &Parts, budget: &str) -> VolumeAudit {
         route: Route::Internet,
         seed: Some([7; 32]),
         second: None,
+        from: Default::default(),
     };
     let progress = AuditProgress::default();
     let report = audit(

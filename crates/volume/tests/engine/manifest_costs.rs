@@ -48,6 +48,7 @@ fn audited(segments: u64, challenges: u32, options: FormatOptions) -> (AuditRepo
             route: Route::Internet,
             seed: Some([7; 32]),
             second: None,
+            from: Default::default(),
         };
         let progress = AuditProgress::default();
         let report = audit(

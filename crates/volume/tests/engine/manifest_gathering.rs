@@ -419,6 +419,7 @@ async fn audit_of(parts: &Parts) -> Option<f64> {
         route: firn_store::Route::Internet,
         seed: Some([7; 32]),
         second: None,
+        from: Default::default(),
     };
     let progress = AuditProgress::default();
     let report = audit(

@@ -80,6 +80,7 @@ async fn second_named(parts: &Parts, second: &Arc<dyn Store>) -> Vec<String> {
         prices: prices.clone(),
         route: Route::Internet,
         seed: Some([7; 32]),
+        from: Default::default(),
         second: Some(SecondToAudit {
             store: second.clone(),
             prices,

@@ -31,6 +31,7 @@ async fn report(
         prices: prices.clone(),
         route: Route::Internet,
         seed: Some([seed; 32]),
+        from: Default::default(),
         second: Some(SecondToAudit {
             store: second.clone(),
             prices,
