@@ -178,7 +178,7 @@ pub fn line(audits: &AuditPart) -> Option<String> {
     Some(text)
 }
 
-/// Asks the running edge, and fails if something is damaged (6) or not everything was asked (1).
+/// Asks the running edge, and fails if something is damaged (6) or neither this audit nor those that it went on with asked for everything (1).
 async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure> {
     let AskedArguments {
         challenges,
@@ -233,7 +233,7 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
              back from its versions, or the files from a snapshot or a backup",
         ));
     }
-    if !report.is_complete() {
+    if !report.has_come_to_the_end() {
         return Err(Failure::new(
             "nothing wrong was found, but not everything was asked; the figures above are of what was. Go on with --continue, or ask again with \
              a larger --budget",
@@ -312,8 +312,12 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
         None => text
             .push_str("  manifest: none, so what no tree needs was not audited (firn-edge manifest begin)\n"),
     }
-    if volume.began_at.is_some() {
-        text.push_str("  it began where an audit before was cut off, and looked at nothing before that\n");
+    match (volume.began_at.is_some(), volume.ends_a_round()) {
+        (false, _) => {}
+        (true, false) => text.push_str("  it began where an audit before was cut off, and looked at nothing before that\n"),
+        (true, true) => text.push_str(
+            "  it began where an audit before was cut off, and came to the end: with those before it everything was gone through\n",
+        ),
     }
     if volume.goes_on_at.is_some() {
         text.push_str(

@@ -63,7 +63,7 @@ impl Rounds {
                 }),
                 last,
             },
-            (None, Some(_)) if has_all_behind_the_trees(audit) => Self {
+            (None, Some(_)) if audit.ends_a_round() => Self {
                 open: None,
                 last: Some(EndedRound {
                     began_at_ms,
@@ -106,13 +106,6 @@ impl Rounds {
 
 fn path(directory: &Path) -> PathBuf {
     directory.join(NAME)
-}
-
-/// Whether manifest and second store, as far as there are such, were gone through.
-fn has_all_behind_the_trees(audit: &VolumeAudit) -> bool {
-    let manifest = audit.manifest.as_ref();
-    let second = audit.second.as_ref();
-    manifest.is_none_or(|manifest| manifest.is_complete) && second.is_none_or(|second| second.is_complete)
 }
 
 #[cfg(test)]

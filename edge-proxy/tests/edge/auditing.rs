@@ -83,6 +83,24 @@ async fn an_administrator_is_told_what_the_store_lost_and_what_would_have_been_f
         edge.fail(2, &["audit", "--budget", "much"])
             .contains("no amount of dollars")
     );
+    // The next one goes on, also after a restart, and ends the round.
+    edge.stop();
+    edge.start(&[]);
+    let status = edge.succeed(&["status"]);
+    assert!(status.contains("a round over several audits since"), "{status}");
+    let told = edge.succeed(&["audit", "--continue"]);
+    assert!(
+        told.contains("with those before it everything was gone through"),
+        "{told}"
+    );
+    let status = edge.succeed(&["status"]);
+    assert!(
+        status.contains("everything was gone through over 2 audits"),
+        "{status}"
+    );
+    // With none under way it is an audit like any other.
+    let told = edge.succeed(&["audit", "--continue"]);
+    assert!(!told.contains("cut off"), "{told}");
     edge.stop();
 }
 

@@ -188,7 +188,7 @@ fn verdict(report: &AuditReport) -> Result<(), Failure> {
             "nothing wrong was found, but the second store could not be audited: {error}"
         )));
     }
-    if !report.is_complete() {
+    if !report.has_come_to_the_end() {
         return Err(failed(
             "nothing wrong was found, but not everything was asked by this audit: the budget was not enough (--continue-by goes over everything \
              by and by), nothing was committed yet, or the volume went on too fast",

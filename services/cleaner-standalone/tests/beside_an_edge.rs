@@ -267,6 +267,29 @@ async fn somebody_without_keys_finds_what_the_bucket_lost() {
     let (code, report, said) = audit(&config, &["--budget", "0"]);
     assert_eq!(code, Some(1), "{report}");
     assert!(said.contains("not everything was asked"), "{said}");
+    // One after the other they go over everything.
+    let places = written.place.path().join("places");
+    let continued = |budget: &str| {
+        let places = places.to_str().expect("a path");
+        audit(&config, &["--budget", budget, "--continue-by", places])
+    };
+    let (code, report, said) = continued("0");
+    assert_eq!(code, Some(1), "{report}: {said}");
+    assert!(!report["audit"]["volumes"][0]["goes_on_at"].is_null(), "{report}");
+    let (code, report, said) = continued("1");
+    assert_eq!(code, Some(0), "{report}: {said}");
+    let volume = &report["audit"]["volumes"][0];
+    assert!(
+        !volume["began_at"].is_null() && volume["goes_on_at"].is_null(),
+        "{report}"
+    );
+    let (code, report, said) = continued("1");
+    assert_eq!(code, Some(0), "{report}: {said}");
+    assert!(report["audit"]["volumes"][0]["is_complete"] == true, "{report}");
+    std::fs::write(&places, "{").expect("written");
+    let (code, _, said) = continued("1");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("Nothing was audited"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -306,6 +306,12 @@ impl AuditReport {
         self.volumes.iter().all(VolumeAudit::is_intact)
     }
 
+    /// Whether all was gone through, of each volume by this audit or by those that it went on with.
+    pub fn has_come_to_the_end(&self) -> bool {
+        let has = |volume: &VolumeAudit| volume.is_complete || volume.ends_a_round();
+        !self.volumes.is_empty() && self.volumes.iter().all(has)
+    }
+
     /// Whether all was gone through that was to be.
     pub fn is_complete(&self) -> bool {
         !self.volumes.is_empty() && self.volumes.iter().all(|volume| volume.is_complete)
@@ -322,6 +328,13 @@ impl VolumeAudit {
     /// Whether nothing that was found wrong is in the second store.
     pub fn is_second_intact(&self) -> bool {
         self.second.as_ref().is_none_or(SecondAudit::is_intact)
+    }
+
+    /// Whether it went on with audits that were cut off, and came to the end: with them, everything was gone through.
+    pub fn ends_a_round(&self) -> bool {
+        let manifest = self.manifest.as_ref().is_none_or(|manifest| manifest.is_complete);
+        let second = self.second.as_ref().is_none_or(|second| second.is_complete);
+        self.began_at.is_some() && self.goes_on_at.is_none() && self.moved == 0 && manifest && second
     }
 
     /// Draws that were answered.
