@@ -52,8 +52,8 @@ DRIVER_OF = (
 # that is its only list of the store (edge-proxy/src/rings/follow.rs), and each is followed by calls. A tenant's heads and hours are read by the fold, and where accounts are settled.
 IDLE_OF = ((r"table reads billing/streams/", "walks"), (r"store |api requests", "looks"), (r"table \w+ billing/(tenants|hours|credits|invoices)/", "settled"))
 LOOK_S = 300
-# What has one driver, whoever works. Disk nodes know nothing of tenants. Each pass over the tenants lists them, and the forwarding records of their streams.
-ONLY = ((r"store LIST$", "looks"), (r"table \w+ disks ", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
+# What has one driver, whoever works. Disk nodes know nothing of tenants, and an instance asks for revocations every two seconds. Each pass over the tenants lists them, and the forwarding records of their streams.
+ONLY = ((r"store LIST$", "looks"), (r"table \w+ disks ", "seconds"), (r"table reads service$", "seconds"), (r"table reads tenants$", "tenant_pages"), (r"table reads billing/streams$", "stream_pages"))
 # Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
 TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
 # Between two passes that settle accounts (services/api/src/upkeep.rs).
