@@ -309,7 +309,13 @@ async fn observed(store: &TenantStore, tenant: TenantId, hour: Hour) -> Result<V
     .await?;
     let mut edges = Vec::new();
     each::<EdgeRecord>(store, "edge/", |record| {
-        if record.edge.state == EdgeState::Active {
+        // Who joined after the hour had nothing in it, and may be seen before it is observed.
+        let since_ms = record
+            .joined
+            .unwrap_or(record.edge.created)
+            .0
+            .saturating_mul(1000);
+        if record.edge.state == EdgeState::Active && since_ms < ends_ms {
             edges.push((format!("edge/{}", record.edge.id), 1));
         }
     })

@@ -52,6 +52,9 @@ pub(crate) struct EdgeRecord {
     /// When the last session of the cloud that it was given, or may just be given, is over.
     #[serde(default)]
     pub(crate) sessions_until: Option<UnixTime>,
+    /// When it joined; `None` of edges that joined before this was noted.
+    #[serde(default)]
+    pub(crate) joined: Option<UnixTime>,
 }
 
 impl Record for EdgeRecord {
@@ -316,6 +319,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
                 edge: edge.clone(),
                 lookup: body.lookup,
                 sessions_until: None,
+                joined: None,
             },
         )
         .create(&join_sort(&lookup), &join)
@@ -358,6 +362,7 @@ async fn join(call: Call) -> Result<Reply, Problem> {
     let loaded = store.require::<EdgeRecord>(&EdgeRecord::sort(id), id).await?;
     let mut record = loaded.record.clone();
     record.edge.state = EdgeState::Active;
+    record.joined = Some(call.app.now());
     record.edge.recipient_key = Some(body.recipient_key);
     record.edge.certificate_request = Some(body.certificate_request);
     record.edge.binding = Some(body.binding);

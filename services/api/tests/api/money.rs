@@ -298,6 +298,40 @@ async fn capacity_of_an_hour_is_charged_once_however_many_instances_look() {
 }
 
 #[tokio::test]
+async fn an_edge_is_not_charged_for_an_hour_before_it_joined() {
+    let (service, customer, token) = customer().await;
+    service.join_edge(&customer, &token, "e").await;
+    let later = service.after(3 * 3600);
+    let token = later.log_in(&customer).await;
+    later.join_edge(&customer, &token, "f").await;
+    firn_api::observe_capacity(&later.app, customer.tenant)
+        .await
+        .unwrap();
+    firn_api::fold(&later.app).await.unwrap();
+    let charged = async |service: &Service| {
+        let totals = service
+            .app
+            .billing()
+            .totals(&payer(&customer), Hour(0), Hour(u32::MAX))
+            .await
+            .unwrap();
+        let of_edges = totals.iter().filter(|(key, _)| key.meter == Meter::EDGE_HOURS);
+        of_edges.map(|(_, totals)| totals.quantity).sum::<u128>()
+    };
+    assert_eq!(
+        charged(&later).await,
+        1,
+        "that of the hour before is the first edge's alone"
+    );
+    let after = later.after(3600);
+    firn_api::observe_capacity(&after.app, customer.tenant)
+        .await
+        .unwrap();
+    firn_api::fold(&after.app).await.unwrap();
+    assert_eq!(charged(&after).await, 3);
+}
+
+#[tokio::test]
 async fn a_month_that_is_over_is_closed_and_only_a_credit_changes_what_is_owed() {
     let (service, customer, token) = customer().await;
     let tenant = payer(&customer);
