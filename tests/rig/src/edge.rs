@@ -253,14 +253,15 @@ require_privileged_port = false
     pub async fn command(&self, name: &str, arguments: &[&str]) -> Result<String> {
         let output = self
             .program(name, arguments)
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .output()
             .await
             .with_context(|| format!("starting {}", self.binary.display()))?;
         ensure!(
             output.status.success(),
-            "firn-edge {name} failed: {}",
-            output.status
+            "firn-edge {name} failed: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
