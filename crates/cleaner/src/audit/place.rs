@@ -103,19 +103,19 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_place_is_met_and_what_is_before_it_is_not() {
-        // In the order of the walk.
+        // In the order of the walk, none of them below another.
         let walk = [
             (USAGE_MAP, place(USAGE_MAP, 1, 1)),
             (USAGE_MAP, place(USAGE_MAP, 0, 3)),
-            (ORPHAN_MAP, place(ORPHAN_MAP, 0, 40)),
+            (ORPHAN_MAP, place(ORPHAN_MAP, 0, 41)),
             (ORPHAN_MAP, place(40, 1, 2)),
             (INODE_MAP, place(INODE_MAP, 1, 2)),
-            (INODE_MAP, place(INODE_MAP, 0, 100)),
+            (INODE_MAP, place(INODE_MAP, 0, 101)),
             (INODE_MAP, place(100, 2, 1)),
             (INODE_MAP, place(100, 1, 127)),
             (INODE_MAP, place(100, 1, 3)),
             (INODE_MAP, place(INODE_MAP, 0, 99)),
-            (INODE_MAP, place(99, 1, 500)),
+            (INODE_MAP, place(98, 1, 500)),
         ];
         for (at, (map, cut)) in walk.iter().enumerate() {
             let from = TreePlace::of(*map, cut);
