@@ -96,9 +96,8 @@ pub async fn audit(
         }
         Err(error) => return Err(failure(error)),
     };
-    if let Some(path) = &arguments.continue_by {
-        keep_places(path, &report)?;
-    }
+    let kept = arguments.continue_by.as_deref();
+    let kept = kept.map_or(Ok(()), |path| keep_places(path, &report));
     println!(
         "{}",
         json!({
@@ -107,7 +106,9 @@ pub async fn audit(
             "cost": Dollars(report.cost).to_string(),
         })
     );
-    verdict(&report)
+    // What was found is told, also where the place cannot be kept.
+    verdict(&report)?;
+    kept
 }
 
 /// Where audits of volumes go on.
