@@ -15,6 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 LINE = 7800
 MEMORY_MIB = 1280
 BOOT_S = 300
+POLL_S = 1
 # Of a whole scenario; it ends the machine of one that hangs.
 JOB_S = 2700
 
@@ -23,22 +24,33 @@ class Machine:
     """`files` lie in /tmp/job; whatever listens on `ports` of this host's loopback is found on the same ports there."""
 
     def __init__(self, directory, number, files, ports):
-        self.name, self.lost, self.began = f"machine-{number + 1}", False, time.monotonic()
+        self.name, self.lost, self.failure, self.began = f"machine-{number + 1}", False, None, time.monotonic()
         self.log = directory / f"{self.name}.log"
         self.guest = guest.Guest(number=number, memory_mib=MEMORY_MIB, office=True)
         variables = {"LINE": LINE + number, "PORTS": " ".join(map(str, sorted(ports)))}
         with socket.create_server((HOST_ADDRESS, LINE + number)) as listener:
-            listener.settimeout(BOOT_S)
-            threading.Thread(target=self._run, args=(files, variables), daemon=True).start()
-            try:
-                self.line, _ = listener.accept()
-            except TimeoutError:
-                raise LabError(f"{self.name} does not come up in {BOOT_S} s") from None
+            listener.settimeout(POLL_S)
+            runs = threading.Thread(target=self._run, args=(files, variables), daemon=True)
+            runs.start()
+            self.line = self._comes_up(listener, runs)
         self.answers = self.line.makefile("r")
+
+    def _comes_up(self, listener, runs):
+        """Its line; nobody waits for a machine that has ended, or was never started."""
+        while time.monotonic() < self.began + BOOT_S:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                if not runs.is_alive():
+                    raise LabError(f"{self.name} ended before it came up: {self.failure or f'see {self.log}'}") from None
+        raise LabError(f"{self.name} does not come up in {BOOT_S} s")
 
     def _run(self, files, variables):
         with open(self.log, "a", buffering=1) as log:
-            self.guest.run(HERE / "machine.sh", files, variables, JOB_S, on_line=lambda line: log.write(line + "\n"))
+            try:
+                self.guest.run(HERE / "machine.sh", files, variables, JOB_S, on_line=lambda line: log.write(line + "\n"))
+            except LabError as failure:
+                self.failure = failure
 
     def tries(self, script, limit_s=300):
         """Status and output of what is typed."""

@@ -41,7 +41,7 @@ class Guest:
         the address of this machine.
         """
         if not (self.image / "image.version").exists():
-            raise LabError(f"there is no image in {self.image}; make it with: scripts/setup {'test' if self.image == GUEST else 'bench'}")
+            raise LabError(f"there is no image in {self.image}; make it with: scripts/setup test")
         with tempfile.TemporaryDirectory(prefix="firn-guest.") as directory:
             directory = pathlib.Path(directory)
             self._pack(directory / "job.tar", job, files, variables or {})
