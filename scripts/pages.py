@@ -30,8 +30,10 @@ PROVENANCE = "\n## What was run\n\n"
 
 
 def commit():
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(described, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    """The commit that was measured, with `-dirty` if what it is built of was changed: the pages, which a run has just written, are not of that."""
+    git = lambda *arguments: subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    is_changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs", ":(exclude)bench/results")
+    return git("describe", "--always", "--abbrev=12") + ("-dirty" if is_changed else "")
 
 
 def machine():
