@@ -80,8 +80,8 @@ fn incomplete(report: &AuditReport) -> String {
     let went_on = volumes.iter().any(|volume| volume.began_at.is_some());
     let is_cut = volumes.iter().any(|volume| volume.goes_on_at.is_some());
     match (went_on, is_cut) {
-        (false, true) => "the budget was not enough for everything in one audit: it was cut off, and the next one by calendar goes on there",
-        (true, true) => "it went on where the one before was cut off, and the budget ended again: the next one by calendar goes on there",
+        (false, true) => "the budget was not enough for everything in one audit: it was cut off, and the next one by calendar goes on there, or one asked for with --continue",
+        (true, true) => "it went on where the one before was cut off, and the budget ended again: the next one by calendar goes on there, or one asked for with --continue",
         (true, false) => "it went on where the one before was cut off, and came to the end",
         (false, false) => "the budget was not enough for everything",
     }
