@@ -221,3 +221,8 @@ fn records_that_go_on_though_they_stand_on_salvaged_ones_are_noticed() {
 fn a_broken_members_loss_that_is_judged_by_who_holds_it_now_is_noticed() {
     is_noticed("leases.lost_by_arenas_alone");
 }
+
+#[test]
+fn a_clone_that_has_what_is_salvaged_and_not_what_that_stands_on_is_noticed() {
+    is_noticed("leases.tainted_alone_in_the_clone");
+}

@@ -3,7 +3,7 @@
 use crate::{
     VOLUME,
     files::Files,
-    world::{Operation, Shared, lock},
+    world::{Leaves, Operation, Shared, lock},
 };
 use firn_anchor::{Anchor, AnchorError, MemberNumber};
 use firn_env::Env;
@@ -131,6 +131,7 @@ impl Office {
             salvaged.iter().for_each(|_| world.count("salvaged"));
             world.salvaged.extend(salvaged);
         }
+        self.is_clone_whole(&ground, &unpublished, &verdicts);
         files.memory().journal.clear();
         for (number, goes_on) in unpublished.iter().zip(verdicts) {
             if goes_on {
@@ -146,6 +147,29 @@ impl Office {
             self.env.sleep(Duration::from_secs(1)).await;
         }
         Some(member)
+    }
+
+    /// The clone has all of the journal: each operation that is only there stands in it on what it was done on.
+    fn is_clone_whole(&self, ground: &Leaves, journal: &[u64], verdicts: &[bool]) {
+        let mut clone = ground.clone();
+        let mut world = lock(&self.world);
+        for (number, goes_on) in journal.iter().zip(verdicts) {
+            let operation = world.operations[number].clone();
+            if *goes_on && firn_env::planted!("leases.tainted_alone_in_the_clone") {
+                continue;
+            }
+            for inode in operation.touches {
+                let leaf = clone.entry(inode).or_default();
+                if !goes_on && *leaf != operation.on[&inode] {
+                    let (is, was) = (leaf.clone(), &operation.on[&inode]);
+                    let what = format!(
+                        "S2: operation {number} was done on {was:?} of {inode}, and is salvaged on {is:?}"
+                    );
+                    world.violate(what);
+                }
+                leaf.push(*number);
+            }
+        }
     }
 
     pub(crate) fn judge_error(&self, error: &MemberError) {
