@@ -1,6 +1,6 @@
 //! One member alone: what an owner would make of the same operations, through publications, power cuts, stops and departures.
 
-use super::offices::{make, start};
+use super::offices::{make, patient, start};
 use crate::{
     against_model::{Pair, step},
     files::{create, directory, look, name, write},
@@ -22,7 +22,7 @@ fn history(seed: u64) {
     let (mut volume, number) = simulation
         .run(async move {
             let number = make(&parts, 1).await[0];
-            (start(&parts, number, &config()).await, number)
+            (start(&parts, number, &patient()).await, number)
         })
         .expect("the run ends");
     let mut known: Vec<Pair> = vec![[model.root(), volume.root()]];
@@ -73,7 +73,7 @@ fn history(seed: u64) {
             .run(async move {
                 let volume = match end {
                     0 => before,
-                    _ => start(&parts, number, &config()).await,
+                    _ => start(&parts, number, &patient()).await,
                 };
                 let compare = Compare {
                     times: false,
