@@ -17,6 +17,7 @@
 //!  withdraw           -                                                       without the member in its queue
 //!  give               all of it is the member's, nobody waits for a part      the first's of the queue; without one home's, or nobody's
 //!  taken from absent  the holder is away or broken                            the taker's; on the version of the holder's record
+//!  taken from nobody  it is home's, and no member has that home               the taker's; on the absence of that member's record
 //!  broken             the holder is present and was silent                    the breaker's; one transaction with the holder's record
 //! ```
 //!
@@ -24,6 +25,10 @@
 //! holder reads the root by a read that began after it saw the lease, and adopts it, before anything is answered from it. A lease that is its
 //! home's needs no entry, hence *that an entry is gone says nothing of what happened meanwhile*: a member that was broken must compare what it
 //! built on, and not only who holds it.
+//!
+//! **A home without a member is nobody's**: what an owner made before its volume was shared by inode has numbers of the writers that it drew, and those were
+//! never members. Whether there is a member the arena does not know; so such a range is taken by a transaction on the *absence* of that member's record. A member that
+//! joins in the same instant, and whose home this is, asks the arenas after it is present, and finds what was taken before.
 //!
 //! The calls of members follow these rules ([`MemberCall`](crate::MemberCall)), and `tests/lease-model` tries all histories of them.
 
@@ -282,6 +287,19 @@ impl Arena {
         }
         let is_free =
             |holder: Option<MemberNumber>| holder.is_none_or(|holder| holder == taker || holder == absent);
+        self.is_all_of(range, is_free)?;
+        self.passed_on(range, Some(taker))
+    }
+
+    /// The record after a range was taken that is home's, where that home has no member. To be written on the absence of the record of [`Self::home`].
+    ///
+    /// # Errors
+    /// [`LeaseRefusal`]: members hold parts of the range.
+    pub fn taken_from_nobody(&self, range: LeaseRange, taker: MemberNumber) -> Result<Self, LeaseRefusal> {
+        let home = self.home();
+        let is_free = |holder: Option<MemberNumber>| {
+            holder.is_none_or(|holder| holder == taker || Some(holder) == home)
+        };
         self.is_all_of(range, is_free)?;
         self.passed_on(range, Some(taker))
     }

@@ -30,6 +30,8 @@ impl Protocol {
                 world.members[index].saw_absent = Some(self.needed(world, index) as u8);
             }
             Act::TakeFromAbsent => self.take_from_absent(world, index)?,
+            Act::TakeFromNobody => self.take_from_nobody(world, index)?,
+            Act::Join => world.members[index].phase = Phase::Down,
             Act::Break => self.break_holder(world, index)?,
             Act::ReadRoot => {
                 let head = world.head;
@@ -195,6 +197,18 @@ impl Protocol {
         let arena = &mut world.arenas[arena_of(slot)];
         *arena = arena
             .taken_from_absent(range_of(slot), number_of(index), (number_of(holder), &record))
+            .map_err(|why| why.to_string())?;
+        arena_written(world, slot);
+        self.granted(world, index, slot);
+        Ok(())
+    }
+
+    /// The transaction is on the absence of the record, hence on what stands there now: without that a step of its own saw it before.
+    fn take_from_nobody(&self, world: &mut World, index: usize) -> Result<(), String> {
+        let slot = self.needed(world, index);
+        let arena = &mut world.arenas[arena_of(slot)];
+        *arena = arena
+            .taken_from_nobody(range_of(slot), number_of(index))
             .map_err(|why| why.to_string())?;
         arena_written(world, slot);
         self.granted(world, index, slot);

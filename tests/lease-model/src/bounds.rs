@@ -17,6 +17,7 @@ const NOTHING: Bounds = Bounds {
     losses: 0,
     departures: 0,
     returns: 0,
+    has_newcomer: false,
     limits: ALL,
 };
 
@@ -68,6 +69,12 @@ pub const SMALL: &[Bounds] = &[
         losses: 1,
         ..NOTHING
     },
+    Bounds {
+        name: "newcomer",
+        has_newcomer: true,
+        returns: 1,
+        ..NOTHING
+    },
 ];
 
 /// What every week runs.
@@ -106,6 +113,13 @@ pub const LARGE: &[Bounds] = &[
         name: "three-renames",
         kinds: &[Kind::Move],
         operations: 3,
+        ..NOTHING
+    },
+    Bounds {
+        name: "three-newcomer",
+        operations: 3,
+        partitions: 1,
+        has_newcomer: true,
         ..NOTHING
     },
     Bounds {
@@ -183,6 +197,10 @@ pub fn hunt(bug: Bug) -> Bounds {
             departures: 1,
             operations: 3,
             ..two("departures", &[Kind::Write])
+        },
+        Bug::TakeFromNobodyOnAnyRecord => Bounds {
+            has_newcomer: true,
+            ..two("newcomer", &[Kind::Write])
         },
         Bug::TaintedReplayedAlone => Bounds {
             partitions: 1,

@@ -27,6 +27,8 @@ pub struct Bounds {
     pub departures: u8,
     /// How many leases are given home though nobody waits.
     pub returns: u8,
+    /// Whether the second member has not joined at first: what is its home is then the home of no member.
+    pub has_newcomer: bool,
     /// How far the search goes.
     pub limits: Limits,
 }
@@ -101,7 +103,7 @@ impl Model for Protocol {
     type Step = Step;
 
     fn initial(&self) -> World {
-        World::initial()
+        World::initial(self.bounds.has_newcomer)
     }
 
     fn steps(&self, world: &World) -> Vec<Step> {
@@ -134,6 +136,7 @@ impl Model for Protocol {
         matches!(
             step.act,
             Act::Begin(..)
+                | Act::Join
                 | Act::Crash
                 | Act::CutOff(_)
                 | Act::Lose
@@ -145,7 +148,7 @@ impl Model for Protocol {
 
     fn is_done(&self, world: &World) -> bool {
         world.members.iter().all(|member| {
-            matches!(member.phase, Phase::Up | Phase::Away)
+            matches!(member.phase, Phase::Outside | Phase::Up | Phase::Away)
                 && member.is_connected
                 && member.current == 0
                 && member.unstable == Unstable::None

@@ -33,6 +33,8 @@ pub enum Bug {
     BreakWithoutRetaining,
     /// The lease of an absent member is taken without a condition on its record.
     TakeOnAnyVersion,
+    /// A home without a member is taken without a condition on the absence of its record.
+    TakeFromNobodyOnAnyRecord,
     /// A member that comes back asks the arenas before it says that it is present.
     ArenasBeforePresence,
     /// A broken member goes on with the records that touch no lost inode, whatever they stand on.
@@ -52,7 +54,7 @@ pub enum Bug {
 }
 
 /// Each with its name, which is what `--bug` takes.
-pub const BUGS: [(Bug, &str); 23] = [
+pub const BUGS: [(Bug, &str); 24] = [
     (Bug::UseBeforeAdoption, "lease-used-before-adoption"),
     (Bug::RootReadBeforeLease, "root-read-before-lease"),
     (Bug::GiveBeforePublish, "give-before-publish"),
@@ -68,6 +70,7 @@ pub const BUGS: [(Bug, &str); 23] = [
     (Bug::BreakOnAnyVersion, "break-on-any-version"),
     (Bug::BreakWithoutRetaining, "break-without-retaining"),
     (Bug::TakeOnAnyVersion, "take-on-any-version"),
+    (Bug::TakeFromNobodyOnAnyRecord, "take-from-nobody-on-any-record"),
     (Bug::ArenasBeforePresence, "arenas-before-presence"),
     (Bug::TaintedReplayedAlone, "tainted-replayed-alone"),
     (Bug::LostByArenasAlone, "lost-by-arenas-alone"),

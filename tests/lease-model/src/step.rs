@@ -26,10 +26,14 @@ pub enum Act {
     Pin,
     /// A conditional put of the arena: what is nobody's is taken.
     Take,
-    /// The holder's record is read: it is absent (a step of its own only with the bug).
+    /// The holder's record is read: it is absent, or there is none (a step of its own only with the bugs).
     SeeAbsent,
     /// The lease of an absent member is taken.
     TakeFromAbsent,
+    /// What is the home of no member is taken.
+    TakeFromNobody,
+    /// Somebody joins: there is a record.
+    Join,
     /// The member joins the queue.
     Want,
     /// The lease of a silent holder is broken.
@@ -104,6 +108,8 @@ impl fmt::Display for Step {
             Act::Take => "takes the lease, which is nobody's",
             Act::SeeAbsent => "reads that the holder is absent",
             Act::TakeFromAbsent => "takes the lease of the absent holder",
+            Act::TakeFromNobody => "takes what is the home of no member",
+            Act::Join => "joins the volume",
             Act::Want => "joins the queue for the lease",
             Act::Break => "breaks the silent holder",
             Act::Look => "sees that the lease was given to it",
@@ -147,6 +153,7 @@ impl Protocol {
             let member = &world.members[index];
             self.network(world, index, &mut acts);
             match member.phase {
+                Phase::Outside => acts.push(Act::Join),
                 Phase::Up => self.up(world, index, &mut acts),
                 Phase::Away => {
                     self.begin(world, index, &mut acts);
@@ -326,9 +333,17 @@ impl Protocol {
         if !member.is_connected || member.granted & bit(slot) != 0 || gives {
             return;
         }
+        let is_decided = self.is(Bug::TakeFromNobodyOnAnyRecord) && member.saw_absent.is_some();
         match world.holder(slot) {
             None => acts.push(Act::Take),
             Some(holder) if holder == index => acts.push(Act::Look),
+            Some(holder) if is_decided && self.home(slot) == Some(holder) => acts.push(Act::TakeFromNobody),
+            Some(holder) if !world.has_joined(holder) => {
+                acts.push(match self.is(Bug::TakeFromNobodyOnAnyRecord) {
+                    true => Act::SeeAbsent,
+                    false => Act::TakeFromNobody,
+                });
+            }
             Some(holder) => {
                 let is_absent = world.records[holder].is_absent();
                 let has_seen = member.saw_absent.is_some();

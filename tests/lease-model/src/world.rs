@@ -8,6 +8,8 @@ use firn_anchor::{Arena, MemberChange, MemberRecord};
 use firn_format::WriterId;
 use std::fmt;
 
+/// The member that may join later: the one whose home one inode is.
+pub const NEWCOMER: usize = 1;
 /// A lease lapses when so many ticks have passed since the last acknowledged heartbeat was sent: 40 s.
 pub const LAPSES: u8 = 2;
 /// It is broken when its holder's heartbeat has stood still for so many ticks: 60 s.
@@ -16,6 +18,8 @@ pub const BREAKS: u8 = 3;
 /// What a member is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
+    /// It has not joined, and has no record.
+    Outside,
     /// Serves.
     Up,
     /// Its process died; its journal is there.
@@ -147,7 +151,7 @@ pub struct Member {
     pub commits: u8,
     /// Whom it waits for.
     pub watch: Option<Watch>,
-    /// It has seen that the holder of what it needs is absent (only with the bug of a take without condition).
+    /// It has seen that the holder of what it needs is absent, or no member (only with the bugs of a take without condition).
     pub saw_absent: Option<u8>,
     /// Its client's unstable write.
     pub unstable: Unstable,
@@ -194,11 +198,15 @@ pub struct World {
 }
 
 impl World {
-    /// Three members that have started and hold what is home to them.
-    pub fn initial() -> Self {
+    /// Three members that have started and hold what is home to them; or two, and one that may join.
+    pub fn initial(has_newcomer: bool) -> Self {
+        let is_outside = |member| has_newcomer && member == NEWCOMER;
         let arenas = empty_arenas();
         let members = std::array::from_fn(|member| Member {
-            phase: Phase::Up,
+            phase: match is_outside(member) {
+                true => Phase::Outside,
+                false => Phase::Up,
+            },
             is_connected: true,
             beat_age: 0,
             late_beat: None,
@@ -207,7 +215,10 @@ impl World {
             view: Default::default(),
             ground: Default::default(),
             journal: History::default(),
-            usable: held_of(&arenas, member),
+            usable: match is_outside(member) {
+                true => 0,
+                false => held_of(&arenas, member),
+            },
             granted: 0,
             pins: 0,
             current: 0,
@@ -227,8 +238,8 @@ impl World {
         Self {
             head: Root::default(),
             retained: [None; MEMBERS],
-            records: std::array::from_fn(|_| MemberRecord {
-                incarnation: Some(WriterId(1)),
+            records: std::array::from_fn(|member| MemberRecord {
+                incarnation: (!is_outside(member)).then_some(WriterId(1)),
                 ..MemberRecord::default()
             }),
             arenas,
@@ -260,6 +271,11 @@ impl World {
     /// Who holds a lease, by the table.
     pub fn holder(&self, slot: usize) -> Option<usize> {
         holder_in(&self.arenas, slot)
+    }
+
+    /// Whether a member has a record. Without one what stands for it in `records` is not there.
+    pub fn has_joined(&self, member: usize) -> bool {
+        self.members[member].phase != Phase::Outside
     }
 
     /// Whether a member waits for a lease, by the table.

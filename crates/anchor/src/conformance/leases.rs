@@ -120,6 +120,45 @@ impl Subject {
         self.assert_limit(nobody, "mail of nobody").await;
     }
 
+    pub(super) async fn a_home_without_a_member_is_nobodys(&self, members: &mut Members) {
+        let (anchor, Members { alice, bob }) = (&self.anchor, members);
+        // Numbers of a writer that is no member, as an owner's are.
+        let inode = (alice.incarnation().0 << 32) + 7;
+        let taken = anchor.take_from_nobody(alice, (inode, 0)).await;
+        taken.expect("nobody is there");
+        assert_eq!(self.holder(inode).await, Some(alice.member()));
+        let others = anchor.take_from_nobody(bob, (inode, 0)).await;
+        assert_eq!(refusal(others), LeaseRefusal::HeldByOther);
+        // It goes from member to member as any other, and home to nobody.
+        self.lease(bob, inode, ArenaChange::Want).await;
+        self.lease(alice, inode, ArenaChange::Give).await;
+        assert_eq!(self.holder(inode).await, Some(bob.member()));
+        self.lease(bob, inode, ArenaChange::Give).await;
+        let wide = anchor
+            .take_from_nobody(bob, (inode, 1))
+            .await
+            .expect("all is free");
+        assert_eq!(wide.leases().len(), 1);
+        let given = anchor.change_lease(bob, (inode, 1), ArenaChange::Give).await;
+        assert_eq!(given.expect("it is his").leases(), []);
+
+        // A member's home is that member's, whether it is there or not.
+        let hers = inode_of(alice, 900);
+        let taken = anchor.take_from_nobody(bob, (hers, 0)).await;
+        assert_eq!(refusal(taken), LeaseRefusal::HolderPresent);
+        assert_eq!(self.holder(hers).await, Some(alice.member()));
+        let reserved = Self::call(MemberCall::TakeFromNobody {
+            by: Self::by(bob, self.version_of(bob)),
+            range: SeenRange {
+                inode: 5,
+                level: 0,
+                seen: anchor.arena(SHARED, 5).await.expect("an answer").version,
+            },
+            change_id: [0x37; 16],
+        });
+        self.assert_limit(reserved, "what is in nobody's home").await;
+    }
+
     pub(super) async fn the_absent_are_taken_from_and_the_silent_broken(&self, members: &mut Members) {
         let (anchor, Members { alice, bob }) = (&self.anchor, members);
         let (hers, other) = (inode_of(alice, 300), inode_of(alice, 301));

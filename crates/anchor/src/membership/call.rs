@@ -7,6 +7,8 @@
 //!  commit             own record: beat, commit id; volume: root                      own record, volume             present
 //!  lease              arena: take, want, withdraw, give                              arena, own record              present
 //!  take from absent   arena                                                          arena, holder's, own record    present
+//!  take from nobody   arena                                                          arena, own record, and that    present
+//!                                                                                    the home's member has none
 //!  break              arena; holder's record: no incarnation; volume: head retained  all of these, own record       present
 //!  bump mail          the other member's mail                                        mail                           present
 //!  forget retained    volume: without the root retained for the member               volume, own record             present
@@ -210,6 +212,17 @@ pub enum MemberCall {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         change_id: [u8; 16],
     },
+    /// Takes what is home's, where that home has no member: what an owner made before the volume was shared by inode.
+    TakeFromNobody {
+        /// Who.
+        by: SeenMember,
+        /// Of what.
+        range: SeenRange,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
+    },
     /// Takes the lease of a member that is there and gives no sign of life: its incarnation ends.
     Break {
         /// Who.
@@ -273,6 +286,7 @@ impl MemberCall {
             | Self::Commit { .. }
             | Self::Lease { .. }
             | Self::TakeFromAbsent { .. }
+            | Self::TakeFromNobody { .. }
             | Self::Break { .. }
             | Self::BumpMail { .. }
             | Self::ForgetRetained { .. } => false,

@@ -25,6 +25,7 @@ pub struct SeenArena {
 enum Doing {
     Change(ArenaChange),
     TakeFromAbsent(MemberEntry),
+    TakeFromNobody,
     Break(MemberEntry),
 }
 
@@ -124,6 +125,20 @@ impl Anchor {
             .await
     }
 
+    /// Takes what is home's, where that home has no member. It is conditional on there being none, so that one which joins in this instant and asks the arenas
+    /// keeps what it has, or finds it taken.
+    ///
+    /// # Errors
+    /// As [`Anchor::change_lease`]; with [`LeaseRefusal::HolderPresent`] if the home has a member by now.
+    pub async fn take_from_nobody(
+        &self,
+        membership: &mut Membership,
+        (inode, level): (u64, u8),
+    ) -> Result<Arena, AnchorError> {
+        self.do_lease(membership, (inode, level), &Doing::TakeFromNobody)
+            .await
+    }
+
     /// Takes the lease of a member that is there, and whose record has stood still since `silent` was read, for as long as the caller waited. The
     /// head root is retained for its journal, once.
     ///
@@ -172,6 +187,7 @@ impl Anchor {
                     let absent = (holder.member, &holder.tuple.record);
                     seen.arena.taken_from_absent(range, member, absent)
                 }
+                Doing::TakeFromNobody => seen.arena.taken_from_nobody(range, member),
                 Doing::Break(holder) => {
                     let silent = (holder.member, &holder.tuple.record);
                     seen.arena.broken(range, member, silent).map(|(arena, _)| arena)
@@ -238,6 +254,7 @@ impl Anchor {
                 absent: seen_as(holder),
                 change_id,
             },
+            Doing::TakeFromNobody => MemberCall::TakeFromNobody { by, range, change_id },
             Doing::Break(holder) => {
                 let (_, volume_seen) = self.load(membership.volume).await?;
                 MemberCall::Break {

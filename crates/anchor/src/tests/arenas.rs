@@ -82,7 +82,7 @@ fn changes_of_ranges_change_these_numbers_and_no_others() {
                 is_away: true,
                 ..present()
             };
-            let (changed, expected) = match dice.roll(7) {
+            let (changed, expected) = match dice.roll(8) {
                 0 => (arena.changed(ArenaChange::Take, range, who), Some(Some(who))),
                 1 | 2 => (arena.changed(ArenaChange::Want, range, who), None),
                 3 => (arena.changed(ArenaChange::Withdraw, range, who), None),
@@ -94,6 +94,7 @@ fn changes_of_ranges_change_these_numbers_and_no_others() {
                     let taken = arena.taken_from_absent(range, who, (other, &away));
                     (taken, Some(Some(who)))
                 }
+                6 => (arena.taken_from_nobody(range, who), Some(Some(who))),
                 _ => {
                     let broken = arena.broken(range, who, (other, &present()));
                     (broken.map(|(arena, _)| arena), Some(Some(who)))
@@ -160,6 +161,23 @@ fn nobody_takes_what_another_holds_even_a_part_of_it() {
         .taken_from_absent(wide, member(1), (member(3), &away))
         .unwrap();
     assert_eq!(all.leases().len(), 1, "one lease instead of many");
+}
+
+#[test]
+fn of_a_home_without_a_member_all_is_taken_that_no_member_holds() {
+    let arena = Arena::around(HOME);
+    let wide = range(HOME + 5, 1);
+    let one = arena.taken_from_nobody(single(HOME + 5), member(1)).unwrap();
+    assert_eq!(one.holder(single(HOME + 5)), Ok(Some(member(1))));
+    assert!(one.taken_from_nobody(single(HOME + 5), member(2)).is_err());
+    assert!(
+        one.taken_from_nobody(wide, member(2)).is_err(),
+        "a part is another's"
+    );
+    let all = one.taken_from_nobody(wide, member(1)).unwrap();
+    assert_eq!(all.leases().len(), 1, "one lease instead of many");
+    let given = all.changed(ArenaChange::Give, wide, member(1)).unwrap();
+    assert_eq!(given, arena, "nobody's again, without a trace");
 }
 
 #[test]

@@ -179,7 +179,22 @@ fn what_arrives_late_does_nothing() -> bool {
         };
         office.anchor.come_back(&mut office.alice).await.unwrap();
         holds &= call(&stale, taking).await == conflict(Obstacle::Holder);
-        holds && office.holder(hers).await == Some(office.alice.member())
+        holds &= office.holder(hers).await == Some(office.alice.member());
+
+        // What was nobody's when it was looked at, and is the home of a member that has joined since.
+        look(office.bob.member()).await;
+        let joined = office.anchor.join_volume(VOLUME, OwnerId([3; 16]), "carol").await;
+        let inode = u64::from(joined.unwrap().0) << 32;
+        let taking = MemberCall::TakeFromNobody {
+            by: by(&office.bob),
+            range: SeenRange {
+                inode,
+                level: 0,
+                seen: None,
+            },
+            change_id: [3; 16],
+        };
+        holds && call(&stale, taking).await == conflict(Obstacle::Holder)
     })
 }
 
@@ -193,6 +208,8 @@ fn what_a_member_gave_up_does_not_happen_after_its_next_beat() {
         "anchor.lease_without_own_record",
         // The lease of a member that was absent once is taken, although it is back.
         "anchor.take_on_any_version",
+        // A home is taken that was nobody's, although its member has joined since.
+        "anchor.take_whether_or_not_a_member",
     ] {
         assert!(!planting(Some(bug), what_arrives_late_does_nothing), "{bug}");
     }
