@@ -18,8 +18,8 @@
 //! - **S4** no two members commit changes of one inode that were made from the same state.
 //!
 //! **No edge uses this yet.** `tests/histories` holds these four against random histories of two to five members, with a content that is a list of
-//! operations for each inode, and requires that each rule which is left out is noticed. Not here yet: wider leases than of one inode when many are
-//! wanted, locks, and the order in which members that lost several commits let each other go first.
+//! operations for each inode, and requires that each rule which is left out is noticed. Ranges wider than one inode are taken and wanted of arenas that are half full.
+//! Not here yet: locks, and the order in which members that lost several commits let each other go first.
 
 mod content;
 mod error;
@@ -31,6 +31,6 @@ mod validity;
 pub use content::{Build, Built, Content};
 pub use error::MemberError;
 pub use judgement::{Judgement, judge};
-pub use member::{BREAK_AFTER, Member, Pins, Starting};
+pub use member::{BREAK_AFTER, FromBroken, Member, Pins, Starting};
 pub use table::{LeaseTable, RootRead};
 pub use validity::VALID_FOR;

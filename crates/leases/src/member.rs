@@ -72,6 +72,8 @@ pub struct Member {
     own: tokio::sync::Mutex<Own>,
     table: Mutex<LeaseTable>,
     validity: Mutex<Validity>,
+    /// Whether another was broken when this one started, and has not come back: what was taken from that one is not known.
+    starts_beside_broken: bool,
 }
 
 /// A member that is present and has asked the arenas, and what it starts from.
@@ -99,7 +101,36 @@ impl Drop for Pins<'_> {
     }
 }
 
+/// Which of the pinned inodes were taken from a member that was broken, and not changed since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FromBroken {
+    /// Known to be.
+    pub inodes: Vec<u64>,
+    /// Any may be, since this member started after another was broken.
+    pub any_may_be: bool,
+}
+
 impl Pins<'_> {
+    /// Of which inodes a member that was broken may have counted changes that are in no root. The first change here has to be told from all of them.
+    pub fn from_broken(&self) -> FromBroken {
+        let table = self.member.table();
+        let known = self
+            .inodes
+            .iter()
+            .copied()
+            .filter(|inode| table.is_from_broken(*inode));
+        FromBroken {
+            inodes: known.collect(),
+            any_may_be: self.member.starts_beside_broken,
+        }
+    }
+
+    /// These were changed.
+    pub fn changed(&self, inodes: &[u64]) {
+        let mut table = self.member.table();
+        inodes.iter().for_each(|inode| table.changed(*inode));
+    }
+
     /// Whether what is pinned may still be used: asked again for each change and each answer, since a lease lapses while a request is under way.
     pub fn are_valid(&self) -> bool {
         self.member.is_valid()
@@ -158,6 +189,11 @@ impl Member {
         });
         let content = alive((&anchor, &env), &mut membership, &mut validity, opening).await?;
         table.adopted(read);
+        for inode in table.exceptions() {
+            table.taken_from_broken(inode);
+        }
+        let mut retained_roots = tuple.retained.iter();
+        let starts_beside_broken = retained_roots.any(|retained| retained.member != Some(number));
         let retained = tuple.retained_for_member(number).cloned();
         let mail = anchor.mail(volume, number).await?;
         let own = Own {
@@ -180,6 +216,7 @@ impl Member {
             own: tokio::sync::Mutex::new(own),
             table: Mutex::new(table),
             validity: Mutex::new(validity),
+            starts_beside_broken,
         };
         Ok((member, retained))
     }
@@ -269,6 +306,7 @@ impl Member {
                     | LeaseRefusal::HolderAbsent
                     | LeaseRefusal::NotHeld
                     | LeaseRefusal::NobodyWaits
+                    | LeaseRefusal::PartsHeldByOthers
                     | LeaseRefusal::PartsWanted
                     | LeaseRefusal::QueueFull,
                 ..

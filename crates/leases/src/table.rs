@@ -16,7 +16,7 @@
 //! Memory only: a start asks the arenas.
 
 use firn_anchor::{ARENA_BITS, Arena, LeaseRange, MemberNumber};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A read of the root that is under way: for which grants it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct LeaseTable {
     adopted: u64,
     /// By inode, how many changes under way need it.
     pins: BTreeMap<u64, usize>,
+    /// Inodes that were taken from a member that was broken, and not changed since. As few as leases of arenas: they are taken one by one.
+    from_broken: BTreeSet<u64>,
 }
 
 impl LeaseTable {
@@ -54,7 +56,38 @@ impl LeaseTable {
             granted: 0,
             adopted: 0,
             pins: BTreeMap::new(),
+            from_broken: BTreeSet::new(),
         }
+    }
+
+    /// An inode was, or may have been, taken from a member that was broken: what that one counted of changes is not known.
+    pub fn taken_from_broken(&mut self, inode: u64) {
+        self.from_broken.insert(inode);
+    }
+
+    /// Whether it was, and was not changed since.
+    pub fn is_from_broken(&self, inode: u64) -> bool {
+        self.from_broken.contains(&inode)
+    }
+
+    /// It was changed.
+    pub fn changed(&mut self, inode: u64) {
+        self.from_broken.remove(&inode);
+    }
+
+    /// Single inodes that arenas give to the member as exceptions: from whom it has them it does not know after a start.
+    pub fn exceptions(&self) -> Vec<u64> {
+        let mut exceptions = Vec::new();
+        for (number, seen) in &self.arenas {
+            let own = seen
+                .arena
+                .leases()
+                .iter()
+                .filter(|lease| lease.holder == Some(self.member));
+            let singles = own.filter(|lease| lease.range.level() == 0);
+            exceptions.extend(singles.map(|lease| (number << ARENA_BITS) + u64::from(lease.range.first())));
+        }
+        exceptions
     }
 
     /// Takes in an arena as it is now: what became the member's is granted, what is another's is not held.
@@ -62,6 +95,9 @@ impl LeaseTable {
         let (member, adopted) = (self.member, self.adopted);
         let next = self.granted + 1;
         self.granted = next;
+        self.from_broken.retain(|inode| {
+            inode >> ARENA_BITS != arena.number() || arena.holder(single(*inode)) == Ok(Some(member))
+        });
         let Some(seen) = self.arenas.get_mut(&arena.number()) else {
             let seen = Seen {
                 arena: arena.clone(),
@@ -140,11 +176,13 @@ impl LeaseTable {
         !self.pins.is_empty()
     }
 
-    /// Ranges that the member holds and others wait for.
+    /// Ranges that the member holds and others wait for, the narrowest first, as they can be given.
     pub fn wanted(&self, arena: &Arena) -> Vec<LeaseRange> {
         let waited_for = arena.leases().iter().filter(|lease| !lease.queue.is_empty());
         let ours = waited_for.filter(|lease| arena.holder(lease.range) == Ok(Some(self.member)));
-        ours.map(|lease| lease.range).collect()
+        let mut ranges: Vec<_> = ours.map(|lease| lease.range).collect();
+        ranges.sort_by_key(|range| range.level());
+        ranges
     }
 
     /// A range is used no more, since it is about to be given; if it is not, it is usable by the next read of the root.
@@ -236,6 +274,21 @@ mod tests {
         adopt(&mut table);
         assert!((0..1000).all(|number| table.pin(home + number)));
         assert!(!table.is_usable(home + (1 << ARENA_BITS)), "another arena");
+    }
+
+    #[test]
+    fn what_was_taken_from_a_broken_member_is_known_until_it_is_changed_or_given() {
+        let (mut table, arena) = held();
+        assert_eq!(table.exceptions(), [SHAPE_LEASE]);
+        table.taken_from_broken(SHAPE_LEASE);
+        table.see(&arena);
+        assert!(table.is_from_broken(SHAPE_LEASE));
+        table.changed(SHAPE_LEASE);
+        assert!(!table.is_from_broken(SHAPE_LEASE));
+        table.taken_from_broken(SHAPE_LEASE);
+        table.see(&Arena::around(SHAPE_LEASE));
+        assert!(!table.is_from_broken(SHAPE_LEASE), "it is nobody's");
+        assert_eq!(table.exceptions(), []);
     }
 
     #[test]

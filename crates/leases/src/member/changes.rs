@@ -2,12 +2,18 @@
 
 use super::{Member, Own, single};
 use crate::MemberError;
-use firn_anchor::{ARENA_BITS, AnchorError, ArenaChange, LeaseRange, MemberEntry, MemberNumber};
+use firn_anchor::{
+    ARENA_BITS, AnchorError, Arena, ArenaChange, LEVEL_MAX, LeaseRange, MAX_LEASES, MemberEntry, MemberNumber,
+};
 use firn_env::Monotonic;
 use std::time::Duration;
 
 /// Between two bumps of a holder that does not give.
 const BUMP_AGAIN: Duration = Duration::from_secs(10);
+
+/// From so many leases of an arena on ranges are taken and wanted a level up, twice as near to the bound another level, and so on: an arena has room for
+/// [`MAX_LEASES`], and the files that an owner made before its volume was shared by inode may be a million of one arena.
+const CROWDED: usize = MAX_LEASES / 2;
 
 /// A change whose answer did not come, or is awaited: it must not happen later, when the member uses again what it gave.
 #[derive(Clone, Copy, Debug)]
@@ -63,35 +69,58 @@ impl Member {
     async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
         let seen = self.anchor.arena(self.volume, inode).await?;
         self.table().see(&seen.arena);
-        let at = (inode, 0);
+        let (me, at) = (self.number, (inode, 0));
         let taken = match seen.arena.holder(single(inode)) {
-            Ok(Some(holder)) if holder == self.number => return Ok(true),
+            Ok(Some(holder)) if holder == me => return Ok(true),
             Ok(None) => {
+                let fits = |range| seen.arena.changed(ArenaChange::Take, range, me).is_ok();
+                let at = (inode, level(&seen.arena, inode, fits));
                 self.anchor
                     .change_lease(&mut own.membership, at, ArenaChange::Take)
                     .await
             }
             Ok(Some(holder)) => {
-                let (tuple, version) = self.anchor.member(self.volume, holder).await?;
+                let (tuple, version) = match self.anchor.member(self.volume, holder).await {
+                    Err(AnchorError::NoSuchMember { .. }) if seen.arena.home() == Some(holder) => {
+                        return self.take_from_nobody(own, inode, &seen.arena).await;
+                    }
+                    found => found?,
+                };
                 let entry = MemberEntry {
                     member: holder,
                     tuple,
                     version,
                 };
                 if entry.tuple.record.is_absent() {
+                    // Noted before: who drops the call may have taken it.
+                    if entry.tuple.record.incarnation.is_none() {
+                        self.table().taken_from_broken(inode);
+                    }
                     self.anchor
                         .take_from_absent(&mut own.membership, at, holder)
                         .await
                 } else if self.is_silent(own, &entry) {
+                    self.table().taken_from_broken(inode);
                     self.anchor.break_member(&mut own.membership, at, &entry).await
                 } else {
-                    let waits = seen.arena.queue(single(inode)).contains(&self.number);
-                    self.wait_for(own, inode, holder, waits).await?;
+                    self.wait_for(own, inode, holder, &seen.arena).await?;
                     return Ok(false);
                 }
             }
             Err(_) => return Ok(false),
         };
+        let taken = self.lost_race(taken)?;
+        if let Some(arena) = &taken {
+            self.table().see(arena);
+        }
+        Ok(taken.is_some())
+    }
+
+    /// The same of what is the home of no member.
+    async fn take_from_nobody(&self, own: &mut Own, inode: u64, arena: &Arena) -> Result<bool, MemberError> {
+        let fits = |range| arena.taken_from_nobody(range, self.number).is_ok();
+        let at = (inode, level(arena, inode, fits));
+        let taken = self.anchor.take_from_nobody(&mut own.membership, at).await;
         let taken = self.lost_race(taken)?;
         if let Some(arena) = &taken {
             self.table().see(arena);
@@ -105,12 +134,21 @@ impl Member {
         own: &mut Own,
         inode: u64,
         holder: MemberNumber,
-        waits: bool,
+        arena: &Arena,
     ) -> Result<(), MemberError> {
+        // What is waited for comes if the holder has all of it: of a wider range others may have got parts meanwhile.
+        let mut waited_for = arena
+            .leases()
+            .iter()
+            .filter(|lease| lease.queue.contains(&self.number));
+        let waits = waited_for
+            .any(|lease| lease.range.covers(single(inode)) && arena.holder(lease.range) == Ok(Some(holder)));
         if !waits {
+            let fits = |range| arena.changed(ArenaChange::Want, range, self.number).is_ok();
+            let at = (inode, level(arena, inode, fits));
             let wanted = self
                 .anchor
-                .change_lease(&mut own.membership, (inode, 0), ArenaChange::Want)
+                .change_lease(&mut own.membership, at, ArenaChange::Want)
                 .await;
             self.lost_race(wanted)?;
             own.bumped.remove(&holder);
@@ -197,5 +235,67 @@ impl Member {
             own.unsettled = None;
         }
         Ok(true)
+    }
+}
+
+/// How wide a range around an inode is taken, of those that `fits` says can be.
+fn level(arena: &Arena, inode: u64, fits: impl Fn(LeaseRange) -> bool) -> u8 {
+    let left = MAX_LEASES.saturating_sub(arena.leases().len());
+    if firn_env::planted!("leases.arenas_always_crowded") {
+        let range = LeaseRange::around(inode, 1).filter(|range| fits(*range));
+        return range.map_or(0, LeaseRange::level);
+    }
+    let widest = (0..LEVEL_MAX)
+        .take_while(|level| left <= CROWDED >> level)
+        .count() as u8;
+    let can_be = |level: &u8| LeaseRange::around(inode, *level).is_some_and(&fits);
+    (1..=widest).rev().find(can_be).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: MemberNumber = MemberNumber(9);
+    const HOME: u64 = 3 << 32;
+
+    fn taken(arena: &Arena, inode: u64) -> Arena {
+        let level = level(arena, inode, |range| arena.taken_from_nobody(range, ME).is_ok());
+        let range = LeaseRange::around(inode, level).expect("a level");
+        arena.taken_from_nobody(range, ME).expect("it fits")
+    }
+
+    /// A million files that an owner made, one after the other and in whatever order.
+    #[test]
+    fn an_arena_has_room_for_all_its_numbers() {
+        for step in [1_u64, 61, 1_048_583] {
+            let mut arena = Arena::around(HOME);
+            let mut most = 0;
+            for number in 0..40_000 {
+                let inode = HOME + number * step % (1 << ARENA_BITS);
+                if arena.holder(single(inode)) != Ok(Some(ME)) {
+                    arena = taken(&arena, inode);
+                    most = most.max(arena.leases().len());
+                }
+            }
+            assert!(
+                most > CROWDED && most < MAX_LEASES,
+                "{most} leases by steps of {step}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_range_of_which_another_holds_a_part_is_taken_in_narrower_ones() {
+        let mut arena = Arena::around(HOME);
+        for number in 0..CROWDED as u64 {
+            arena = arena
+                .taken_from_nobody(single(HOME + number * 128), MemberNumber(8))
+                .expect("free");
+        }
+        assert_eq!(taken(&arena, HOME + 5).leases().len(), CROWDED + 1, "one number");
+        let beyond = taken(&arena, HOME + (1 << 20));
+        let wide = LeaseRange::around(HOME + (1 << 20), 1).expect("a level");
+        assert_eq!(beyond.holder(wide), Ok(Some(ME)), "where nobody holds anything");
     }
 }

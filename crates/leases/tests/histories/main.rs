@@ -25,6 +25,8 @@ use world::{Leaves, Shared, lock};
 
 const FAMILY: FamilyId = FamilyId([1; 16]);
 const VOLUME: VolumeId = VolumeId([7; 16]);
+/// A number that an owner made before the volume was shared by inode: no member was ever drawn with its writer's number.
+const HOME_OF_NO_MEMBER: u64 = 1000 << 32;
 
 async fn prepare(
     anchor: &Anchor,
@@ -87,7 +89,14 @@ fn history(seed: u64) -> Result<BTreeMap<&'static str, u64>, String> {
         .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
     let home = |place: usize, offset: u64| (u64::from(numbers[place].0) << 32) + offset;
-    let inodes = vec![SHAPE_LEASE, home(0, 0), home(0, 1), home(0, 2), home(1, 0)];
+    let inodes = vec![
+        SHAPE_LEASE,
+        home(0, 0),
+        home(0, 1),
+        home(0, 2),
+        home(1, 0),
+        HOME_OF_NO_MEMBER,
+    ];
     // Every eighth history has a slow uplink, over which an upload takes longer than others wait for a sign of life.
     let upload_ms = [300, 300, 300, 300, 300, 300, 300, 90_000][env.random_below(8) as usize];
     let duel = match env.random_below(2) {
@@ -176,6 +185,20 @@ fn members_that_fail_keep_all_promises() {
     ] {
         assert!(sum.get(what).is_some_and(|count| *count > 5), "{what}: {sum:?}");
     }
+}
+
+/// With ranges of 128 numbers wherever they can be had, as in an arena that is nearly full.
+#[test]
+fn members_that_take_wide_ranges_keep_all_promises() {
+    let mut sum = 0;
+    planting(Some("leases.arenas_always_crowded"), || {
+        for seed in 0..HISTORIES {
+            let counts = history(seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            sum += counts.get("of wide ranges").copied().unwrap_or(0);
+        }
+    });
+    println!("{sum} commits under wide ranges");
+    assert!(sum > 100, "{sum}");
 }
 
 /// Requires that a rule that is left out is noticed.

@@ -58,6 +58,8 @@ impl Office {
                 Some(member) => self.serve(&member, &files, &mut left).await,
                 None => End::NotStarted,
             };
+            // Who hears that it was broken in the moment in which it is cut off did not wait for the end of that.
+            self.client.set_outage(false);
             if lock(&self.world).violation.is_some() {
                 return;
             }

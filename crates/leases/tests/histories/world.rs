@@ -70,9 +70,14 @@ impl World {
             let range = LeaseRange::around(*inode, 0).unwrap();
             let arena = Arena::around(*inode);
             let arena = self.arenas.get(&arena.number()).unwrap_or(&arena);
+            let mut leases = arena.leases().iter();
+            let is_wide = leases.any(|lease| lease.range.level() > 0 && lease.range.covers(range));
             if arena.holder(range) != Ok(committer) {
                 let holder = arena.holder(range);
                 self.violate(format!("S1: {committer:?} commits inode {inode} of {holder:?}"));
+            }
+            if is_wide {
+                self.count("of wide ranges");
             }
             let mut seen = was;
             for number in &after[seen.len().min(after.len())..] {
