@@ -134,6 +134,7 @@ impl Inner {
             };
             match self.attempt(caller, &request, reserved, &held, &mut plan) {
                 Ok(done) => {
+                    held.changed();
                     // What was changed is unpublished now, which keeps it from being given.
                     drop(held);
                     if done.wake {
@@ -206,9 +207,8 @@ impl Inner {
                 answer,
             }) => {
                 let record = Record {
-                    request: caller.request,
-                    now,
-                    operation,
+                    after_break: held.after_break(&state),
+                    ..Record::new(caller.request, now, operation)
                 };
                 let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
                 let answer = answer(&mut state, before);

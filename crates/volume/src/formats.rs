@@ -1,6 +1,6 @@
 //! Versions of what the engine seals, and of the local state file.
 //!
-//! Not of version 4 of the checkpoint's payload: it is in volumes that are shared by inode only, which a build that does not know it refuses by their tuple.
+//! Not of version 4 of the checkpoint's payload, nor of version 2 of a journal record: they are in volumes that are shared by inode only, which a build that does not know it refuses by their tuple.
 
 use crate::{checkpoint, inode, local, ownership_statement, record, state};
 use firn_format::FormatVersions;

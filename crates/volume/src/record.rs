@@ -13,6 +13,12 @@ use firn_vfs::{Acl, RequestId, Timestamp};
 
 pub(crate) const VERSION: u8 = 1;
 
+/// Of a record that advances change attributes: only in volumes that are shared by inode.
+const VERSION_AFTER_BREAK: u8 = 2;
+
+/// Inodes of one record whose change attributes are advanced, at most: no operation changes more.
+const AFTER_BREAK_MAX: usize = 4;
+
 /// One change of the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -88,12 +94,36 @@ pub struct Record {
     pub request: Option<RequestId>,
     pub now: Timestamp,
     pub operation: Operation,
+    /// Of the inodes that it changes, those whose change attribute is advanced before, since they were taken from an office that was broken: its clients
+    /// may have seen numbers of changes that are in no root.
+    pub after_break: Vec<u64>,
 }
 
 impl Record {
+    /// A change after no break.
+    pub fn new(request: Option<RequestId>, now: Timestamp, operation: Operation) -> Self {
+        Self {
+            request,
+            now,
+            operation,
+            after_break: Vec::new(),
+        }
+    }
+
     /// The record without the data of a write, which follows it in the journal.
     pub fn encode(&self) -> Bytes {
-        let mut out = Encoder::new(VERSION);
+        let mut out = match self.after_break.len() {
+            0 => Encoder::new(VERSION),
+            count => {
+                assert!(count <= AFTER_BREAK_MAX, "no operation changes more inodes");
+                let mut out = Encoder::new(VERSION_AFTER_BREAK);
+                out.u8(count as u8);
+                for inode in &self.after_break {
+                    out.u64(*inode);
+                }
+                out
+            }
+        };
         out.option(self.request, encode_request);
         encode_time(&mut out, self.now);
         match &self.operation {
@@ -207,7 +237,18 @@ impl Record {
 
     /// The record and the data behind it (empty but for `Write`).
     pub fn decode(payload: Bytes) -> Result<(Self, Bytes), DecodeError> {
-        let mut input = Decoder::new(&payload, VERSION, "journal record")?;
+        let (mut input, version) =
+            Decoder::versions(&payload, VERSION, VERSION_AFTER_BREAK, "journal record")?;
+        let mut after_break = Vec::new();
+        if version == VERSION_AFTER_BREAK {
+            let count = usize::from(input.u8()?);
+            if !(1..=AFTER_BREAK_MAX).contains(&count) {
+                return Err(input.error());
+            }
+            for _ in 0..count {
+                after_break.push(input.u64()?);
+            }
+        }
         let request = input.option(decode_request)?;
         let now = decode_time(&mut input)?;
         let operation = match input.u8()? {
@@ -284,6 +325,7 @@ impl Record {
             request,
             now,
             operation,
+            after_break,
         };
         if matches!(record.operation, Operation::Write { .. }) {
             return Ok((record, input.rest()));
@@ -305,4 +347,47 @@ pub(crate) fn decode_request(input: &mut Decoder<'_>) -> Result<RequestId, Decod
         transaction: input.u32()?,
         checksum: input.u32()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(after_break: Vec<u64>) -> Record {
+        let operation = Operation::Write {
+            inode: 0x0102,
+            offset: 3,
+            mode: 0o644,
+        };
+        Record {
+            after_break,
+            ..Record::new(None, Timestamp::from_nanos(5), operation)
+        }
+    }
+
+    #[test]
+    fn a_record_says_what_it_advances_and_one_that_advances_nothing_is_as_ever() {
+        let plain = record(Vec::new()).encode();
+        let advancing = record(vec![0x0102, 7]);
+        let bytes = advancing.encode();
+        assert_eq!(plain[0], VERSION);
+        assert_eq!(
+            bytes[..18],
+            [2, 2, 2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(bytes[18..], plain[1..], "then the same");
+        assert_eq!(
+            Record::decode(bytes.clone()).expect("a record"),
+            (advancing, Bytes::new())
+        );
+        assert_eq!(Record::decode(plain).expect("a record").0, record(Vec::new()));
+        for length in 0..bytes.len() {
+            assert!(Record::decode(bytes.slice(..length)).is_err(), "cut at {length}");
+        }
+        for (place, value) in [(0, 3), (1, 0), (1, AFTER_BREAK_MAX as u8 + 1)] {
+            let mut changed = bytes.to_vec();
+            changed[place] = value;
+            assert!(Record::decode(changed.into()).is_err(), "{value} at {place}");
+        }
+    }
 }

@@ -252,11 +252,7 @@ async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
             .await
             .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let now = inner.now();
-        let record = Record {
-            request: None,
-            now,
-            operation: Operation::FreeOrphan { inode },
-        };
+        let record = Record::new(None, now, Operation::FreeOrphan { inode });
         inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
     }
     if freed > 0 {

@@ -16,9 +16,9 @@ use crate::{
     state::{State, Stop},
     volume::Inner,
 };
-use firn_anchor::AnchorError;
+use firn_anchor::{AnchorError, SHAPE_LEASE};
 use firn_env::Wait;
-use firn_leases::{MemberError, Pins};
+use firn_leases::{FromBroken, MemberError, Pins};
 use firn_vfs::VfsError;
 
 /// What a call has pinned, and whether what it sees is as new as its arrival.
@@ -27,6 +27,29 @@ pub(crate) struct Held<'a> {
     pins: Option<Pins<'a>>,
     inodes: Vec<u64>,
     is_fresh: bool,
+    from_broken: FromBroken,
+}
+
+impl Held<'_> {
+    /// Of what the call has pinned, the inodes whose first change since they were taken from a broken office this is. If another was broken before this one
+    /// started, these are all that have no unpublished change: what was taken from that one is in nobody's memory.
+    pub fn after_break(&self, state: &State) -> Vec<u64> {
+        let is_first = |inode: &u64| {
+            let is_pinned_inode = *inode != SHAPE_LEASE;
+            let is_known = self.from_broken.inodes.contains(inode);
+            is_pinned_inode && (is_known || (self.from_broken.any_may_be && !state.has_ground(*inode)))
+        };
+        self.inodes.iter().copied().filter(is_first).collect()
+    }
+
+    /// What was pinned is changed.
+    pub fn changed(&self) {
+        if let Some(pins) = &self.pins
+            && !self.from_broken.inodes.is_empty()
+        {
+            pins.changed(&self.from_broken.inodes);
+        }
+    }
 }
 
 /// What a planned change waits for.
@@ -107,7 +130,9 @@ impl Inner {
                 (Some(pins), inodes)
             }
         };
+        let from_broken = pins.as_ref().map(Pins::from_broken).unwrap_or_default();
         Ok(Held {
+            from_broken,
             pins,
             inodes,
             is_fresh: true,

@@ -81,13 +81,15 @@ impl Verdict {
         move |operation| judgement.goes_on(&self.touched(operation))
     }
 
-    fn is_lost(&self, inode: u64) -> bool {
+    /// Whether another has it, or had.
+    pub fn is_lost(&self, inode: u64) -> bool {
         self.lost.contains(&inode)
             && !firn_env::planted!("volume.adopts_what_is_lost")
             && !(inode == SHAPE_LEASE && firn_env::planted!("volume.shape_is_never_lost"))
     }
 
-    fn touched(&self, operation: &Operation) -> Vec<u64> {
+    /// Everything that a record of the journal touches.
+    pub fn touched(&self, operation: &Operation) -> Vec<u64> {
         touched(operation, |inode| self.moved_directories.contains(&inode))
     }
 }

@@ -27,20 +27,25 @@ use crate::{
     parts::{Parts, file_system_id},
     paths::name_damages,
     read_ahead::ReadAhead,
+    record::Operation,
     rekey::Rekey,
-    replay::{RecoveryReport, Replaying},
+    replay::{RecoveryReport, Replaying, load_for_replay},
     salvage::{SalvageReport, has_journal},
     serving::Serving,
     snapshots::Snapshots,
+    state::State,
     usage::{UsageChanges, UsageMap},
     volume::{Inner, Volume},
 };
-use firn_anchor::{MemberNumber, RememberedRoot};
+use firn_anchor::{MemberNumber, RememberedRoot, SHAPE_LEASE};
 use firn_env::{Disk, DiskError};
 use firn_format::WriterId;
 use firn_leases::{Content, Member, MemberError, Starting};
 use firn_vfs::{FileHandle, Timestamp, Vfs};
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 /// Left out by a start without a journal: twice as many inodes as may wait for a root, frozen and not (`Cadence::INODES_HARD`).
 const NUMBERS_LEFT_OUT: u64 = 1 << 18;
@@ -296,7 +301,7 @@ impl Opening {
     async fn replay(
         self,
         mut local: LocalState,
-        (newest, mut state): (LoadedCheckpoint, crate::state::State),
+        (newest, mut state): (LoadedCheckpoint, State),
         objects: Objects,
         adopted: AdoptedRoot,
         found: Found,
@@ -330,9 +335,26 @@ impl Opening {
             salvage,
             has_records,
         } = judged;
-        replaying
-            .run(&mut replay, &mut recovery, verdict.records())
-            .await?;
+        let mut goes_on = verdict.records();
+        let (mut salvaged, mut made) = (BTreeSet::new(), BTreeSet::new());
+        let judged = |operation: &Operation| {
+            let goes_on = goes_on(operation);
+            if !goes_on {
+                salvaged.extend(verdict.touched(operation));
+                if let Operation::Create { inode, .. } = operation {
+                    made.insert(inode.number);
+                }
+            }
+            goes_on
+        };
+        replaying.run(&mut replay, &mut recovery, judged).await?;
+        // Clients of this office have seen changes of these that are only in the clone. What is lost was, or will be, advanced by who took it.
+        for inode in salvaged {
+            if inode == SHAPE_LEASE || verdict.is_lost(inode) || made.contains(&inode) {
+                continue;
+            }
+            advance(&mut state, &objects, inode).await?;
+        }
         state.renew_completed(Timestamp::from_nanos(env.wall().0));
         let clean = local.clean_verifier.take();
         (local.writer, local.shares_taken) = (Some(self.writer), 0);
@@ -373,6 +395,20 @@ impl Opening {
             env,
         });
         Ok((inner, MemberStartReport { recovery, salvage }))
+    }
+}
+
+/// Advances the change attribute of an inode, if that exists.
+async fn advance(state: &mut State, objects: &Objects, inode: u64) -> Result<(), VolumeError> {
+    loop {
+        match state.inode(inode) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => {
+                state.advance(inode);
+                return Ok(());
+            }
+            Err(missing) => load_for_replay(state, objects, missing).await?,
+        }
     }
 }
 

@@ -25,16 +25,13 @@ impl Inner {
                 continue;
             }
             let id = self.new_snapshot_id(state);
-            let record = Record {
-                request: None,
-                now: self.now(),
-                operation: Operation::CreateSnapshot {
-                    id,
-                    name: one.name,
-                    created_ms: self.env.wall().as_millis(),
-                    protected_until_ms: one.protected_until_ms,
-                },
+            let made = Operation::CreateSnapshot {
+                id,
+                name: one.name,
+                created_ms: self.env.wall().as_millis(),
+                protected_until_ms: one.protected_until_ms,
             };
+            let record = Record::new(None, self.now(), made);
             self.journal_and_apply(state, &record, one.reservation, &None);
             self.env.observe("volume.snapshot_created", id);
             frozen.push(Frozen {

@@ -13,6 +13,9 @@ use crate::{
 use firn_vfs::{Acl, CompletedRequest, FileHandle, Timestamp};
 use std::sync::Arc;
 
+/// What a change attribute is advanced by: an office counts as many changes of one inode in no time in which it is not heard.
+const AFTER_BREAK: u64 = 1 << 32;
+
 /// What must be loaded before a request can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -46,6 +49,9 @@ impl State {
         self.applied = sequence;
         self.records_since_freeze += 1;
         let now = record.now;
+        for inode in &record.after_break {
+            self.advance(*inode);
+        }
         match &record.operation {
             Operation::Create {
                 directory,
@@ -185,6 +191,19 @@ impl State {
             self.remember(now, CompletedRequest { request, created });
         }
         Ok(())
+    }
+
+    /// Advances an inode's change attribute by more than any office can have counted while nobody heard it, so that no client takes a later change for one that it
+    /// saw there. Of an inode that is gone there is nothing to advance.
+    ///
+    /// # Panics
+    /// If it is not loaded.
+    pub fn advance(&mut self, number: u64) {
+        let entry = self.entries.get(&number).expect("required before the change");
+        if entry.inode.is_some() && !firn_env::planted!("volume.change_goes_on_after_break") {
+            let inode = self.changed_inode(number);
+            inode.change = inode.change.saturating_add(AFTER_BREAK);
+        }
     }
 
     /// Makes the root directory of a new volume, which no journal records: the first checkpoint has it.

@@ -97,6 +97,12 @@ impl State {
         beside.map(|beside| beside.grounds.clone()).unwrap_or_default()
     }
 
+    /// Whether something of an inode is unpublished.
+    pub fn has_ground(&self, number: u64) -> bool {
+        let beside = self.beside.as_ref();
+        beside.is_some_and(|beside| beside.grounds.contains_key(&number))
+    }
+
     /// Whether nothing of these inodes is unpublished.
     pub fn is_published(&self, numbers: Range<u64>) -> bool {
         let beside = self.beside.as_ref();

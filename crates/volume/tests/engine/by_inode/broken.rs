@@ -46,7 +46,7 @@ struct Outcome {
     salvaged: BTreeMap<String, Tree>,
 }
 
-fn connected(world: &World, machine: &Machine) -> (Parts, Arc<MemoryTableClient>) {
+pub fn connected(world: &World, machine: &Machine) -> (Parts, Arc<MemoryTableClient>) {
     let env = machine.env();
     let client = world.table().connect(&env);
     let parts = world.parts_in(&env);
