@@ -34,9 +34,12 @@ def value_bytes(value):
     return len(base64.b64decode(content)) if kind == "B" else len(content) // 2 + 1
 
 
+def item_bytes(item):
+    return sum(len(name.encode()) + value_bytes(value) for name, value in item.items())
+
+
 def item_units(item):
-    size = sum(len(name.encode()) + value_bytes(value) for name, value in item.items())
-    return max(1, -(-size // WRITE_UNIT_BYTES))
+    return max(1, -(-item_bytes(item) // WRITE_UNIT_BYTES))
 
 
 def transaction_units(asked):
@@ -80,6 +83,8 @@ class TableProxy(CountingProxy):
         self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0, "beats": 0, "passes": 0, "settled": 0}
         # Streams that have left a forwarding record, by name.
         self.streams = set()
+        # Bytes of each row that lists of tenants have shown.
+        self.tenant_rows = []
         # When the rare pass of the service was last seen at work.
         self.settling = None
         super().__init__(target)
@@ -137,6 +142,8 @@ class TableProxy(CountingProxy):
                 self.units[name, kind] = self.units.get((name, kind), 0) + taken
                 self.requests_of[action, name] = self.requests_of.get((action, name), 0) + 1
             if not answer.get("__type"):
+                if action == "Query" and items[0][1] == "tenants":
+                    self.tenant_rows.extend(map(item_bytes, answer["Items"]))
                 self._note(action, asked, items)
 
     def _note(self, action, asked, items):
