@@ -42,8 +42,8 @@ use std::{
     time::Duration,
 };
 
-const FAMILY: FamilyId = FamilyId([1; 16]);
-const VOLUME: VolumeId = VolumeId([2; 16]);
+/// Of the first volume; each further one has the next.
+const FIRST: (FamilyId, VolumeId) = (FamilyId([1; 16]), VolumeId([2; 16]));
 
 /// One way between client and edge takes up to this long: 0.2 ms there and back on average, a switched office network.
 const OFFICE_NETWORK_ONE_WAY_MAX: Duration = Duration::from_micros(200);
@@ -102,10 +102,12 @@ impl Image {
 
 /// See the module.
 pub struct Office {
-    simulation: Simulation,
+    simulation: Arc<Simulation>,
     bucket: Arc<MemoryStore>,
     table: MemoryTable,
-    machines: AtomicU64,
+    machines: Arc<AtomicU64>,
+    family: FamilyId,
+    volume: VolumeId,
 }
 
 /// An edge that serves the volume.
@@ -152,7 +154,25 @@ fn cpu_time() -> Duration {
 impl Office {
     /// An office whose volume is empty.
     pub fn new(format: FormatOptions) -> Result<Self> {
-        let office = Self::bare();
+        Self::bare().formatted(format)
+    }
+
+    /// The same place with another volume, which is empty: same bucket, table, network and clock.
+    pub fn with_another_volume(&self, format: FormatOptions) -> Result<Self> {
+        let next = |id: [u8; 16]| id.map(|byte| byte + 2);
+        let another = Self {
+            simulation: self.simulation.clone(),
+            bucket: self.bucket.clone(),
+            table: self.table.clone(),
+            machines: self.machines.clone(),
+            family: FamilyId(next(self.family.0)),
+            volume: VolumeId(next(self.volume.0)),
+        };
+        another.formatted(format)
+    }
+
+    fn formatted(self, format: FormatOptions) -> Result<Self> {
+        let office = self;
         let machine = office.machine("format");
         let env = machine.env();
         let parts = office.parts(&env, office.bucket.clone());
@@ -190,8 +210,10 @@ impl Office {
         Self {
             bucket: Arc::new(MemoryStore::new(&simulation.env())),
             table: MemoryTable::new(),
-            machines: AtomicU64::new(0),
-            simulation,
+            machines: Arc::default(),
+            simulation: Arc::new(simulation),
+            family: FIRST.0,
+            volume: FIRST.1,
         }
     }
 
@@ -213,9 +235,9 @@ impl Office {
             env: env.clone(),
             store,
             second: None,
-            anchor: Anchor::new(table, env.clone(), FAMILY),
-            keys: Keys::new(FAMILY, keys),
-            volume: VOLUME,
+            anchor: Anchor::new(table, env.clone(), self.family),
+            keys: Keys::new(self.family, keys),
+            volume: self.volume,
         }
     }
 
@@ -231,7 +253,7 @@ impl Office {
     /// What a cleaner on this machine, beside the bucket, works with.
     pub fn cleaner(&self, machine: &Machine) -> (Env, Arc<dyn Store>, Anchor) {
         let env = machine.env();
-        let anchor = Anchor::new(self.table.connect(&env), env.clone(), FAMILY);
+        let anchor = Anchor::new(self.table.connect(&env), env.clone(), self.family);
         (env, self.bucket.clone(), anchor)
     }
 

@@ -9,6 +9,7 @@ mod commit;
 mod freshness;
 mod latency;
 mod money;
+mod namespaces;
 mod page;
 mod paper;
 mod table3;

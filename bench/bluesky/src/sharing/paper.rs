@@ -9,6 +9,7 @@ pub struct Paper {
     pub source: String,
     pub table3: Table3,
     pub figure8: Figure8,
+    pub figure10: Figure10,
     pub figure11: Figure11,
     pub coordination_access_ms: Access,
 }
@@ -23,6 +24,12 @@ pub struct Table3 {
 pub struct Figure8 {
     pub save_non_blocking_seconds: f64,
     pub save_local_seconds: f64,
+}
+
+#[derive(Deserialize)]
+pub struct Figure10 {
+    /// Create and copy: all files shared to a quarter of them.
+    pub quarter_shared_factors: [f64; 2],
 }
 
 #[derive(Deserialize)]

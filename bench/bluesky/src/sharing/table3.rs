@@ -103,18 +103,34 @@ async fn run(mount: &Mount, program: &str) -> Result<()> {
     Ok(())
 }
 
+/// Where files lie.
+pub trait Place {
+    /// The mount that has the file of this number.
+    fn of(&self, number: usize) -> &Mount;
+}
+
+impl Place for Mount {
+    fn of(&self, _number: usize) -> &Mount {
+        self
+    }
+}
+
 /// 200 files of 16 KB.
-pub async fn create(mount: &Mount, prefix: &str) -> Result<()> {
+pub async fn create(place: &impl Place, prefix: &str) -> Result<()> {
     for number in 0..CREATED {
         let content = Bytes::from(vec![number as u8; SMALL_FILE_BYTES]);
-        mount.save(&format!("{prefix}-{number}"), content).await?;
+        place
+            .of(number)
+            .save(&format!("{prefix}-{number}"), content)
+            .await?;
     }
     Ok(())
 }
 
-/// 100 of them read and written under another name.
-pub async fn copy(mount: &Mount, prefix: &str) -> Result<()> {
+/// 100 of them read and written under another name, beside themselves.
+pub async fn copy(place: &impl Place, prefix: &str) -> Result<()> {
     for number in 0..COPIED {
+        let mount = place.of(number);
         let content = mount
             .load(&format!("{prefix}-{number}"))
             .await?
