@@ -9,6 +9,7 @@
 //! network   names, IPv4, IPv6, MTU                     clock        against the Date of every server that the edge will ask
 //! bucket    a probe object and its times, throughput   anchor       the table or the service that keeps the roots, and who owns
 //! second store   whether it takes and gives, and is another than the first
+//! junction       who may use an export, and not what is shown in it
 //! ```
 //!
 //! It works beside an edge that serves, or before one was ever set up: it takes no lock, creates no table, and what it writes on the
@@ -19,6 +20,7 @@ mod clock;
 mod files;
 mod firewall;
 mod hosts;
+mod junctions;
 mod machine;
 mod network;
 mod ports;
@@ -86,6 +88,7 @@ pub async fn check(edge: &EdgeConfig, options: Options) -> Result<(), Failure> {
         }
     };
     take(machine::look(&subject));
+    take(junctions::look(&subject));
     take(state_disk::look(&subject).await);
     take(ports::look(&subject).await);
     take(firewall::look(&subject).await);

@@ -4,6 +4,7 @@
 mod audit;
 mod cleaner;
 mod file;
+mod junctions;
 mod parity;
 mod second;
 mod shares;
@@ -12,6 +13,7 @@ mod snapshots;
 pub use audit::AuditSection;
 pub use cleaner::CleanerSection;
 pub use file::EdgeConfig;
+pub use junctions::JunctionSection;
 pub use parity::ParitySection;
 pub use second::SecondSection;
 pub use snapshots::SnapshotsSection;
@@ -181,6 +183,9 @@ pub struct ExportSection {
     /// The same over SMB.
     #[serde(default)]
     pub smb: Option<ShareSection>,
+    /// Where other exports are shown in it.
+    #[serde(rename = "junction", default)]
+    pub junctions: Vec<JunctionSection>,
 }
 
 /// Where on this machine the volume is mounted.

@@ -34,6 +34,7 @@ mod id;
 mod identity;
 mod join;
 mod joined;
+mod junctions;
 mod later;
 mod life;
 mod locks;

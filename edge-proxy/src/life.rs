@@ -11,6 +11,7 @@ use crate::{
     failure::Failure,
     identity::Identity,
     joined::is_joined,
+    junctions,
     opened::{self, MemberTerm, Mode, Opened},
     parts::{Common, Outside},
     readable,
@@ -324,6 +325,7 @@ impl Life {
         let mounts_before = if was_served { observed.mount_requests() } else { 0 };
         let calls_before = (observed.calls(), mounts_before);
         volumes.publish(self.at, &exported, &handle_key, admin);
+        junctions::look(&outside.env, &volumes.nfs).await;
         self.attempted().await;
         let mut meter = None;
         if let Some(reporting) = reporting {

@@ -9,6 +9,7 @@ use crate::{
     access_log, bounds,
     config::{Config, EdgeConfig, ExportSection},
     failure::Failure,
+    junctions,
     snapshot::{LocksPart, MountPart, NfsPart, OperationPart, TurnedPart, add_buckets},
 };
 use firn_access_log::AccessLog;
@@ -48,16 +49,10 @@ impl NfsServer {
         edge: &EdgeConfig,
         access_log: Option<&AccessLog>,
     ) -> Result<Self, Failure> {
-        let sections = edge
-            .volumes
-            .iter()
-            .flat_map(|config| config.exports.iter().map(move |section| (section, config)));
-        let exports = sections
-            .map(|(section, config)| export(section, config, access_log))
-            .collect::<Result<Vec<_>, _>>()?;
         // Each volume has the key of its own handles.
         let key = HandleKey::new(&env.random_bytes());
-        let exports = Arc::new(Exports::new(key, exports).map_err(Failure::usage)?);
+        let exports = Exports::new(key, exports(edge, access_log)?).map_err(Failure::usage)?;
+        let exports = Arc::new(junctions::add(exports, edge).map_err(Failure::usage)?);
         let monitor = MonitorConfig {
             grace: edge.common().grace(),
             ..MonitorConfig::default()
@@ -126,6 +121,7 @@ impl NfsServer {
                 clients: counts.clients as u64,
                 in_grace: self.table.in_grace(),
             },
+            junctions: junctions::parts(self, exports),
             ..self.ask(|service| part(service, exports)).unwrap_or_default()
         }
     }
@@ -179,6 +175,20 @@ impl NfsServer {
             service.shutdown().await;
         }
     }
+}
+
+/// The exports of all volumes, away.
+///
+/// # Errors
+/// [`Failure`] if one cannot be.
+pub fn exports(edge: &EdgeConfig, access_log: Option<&AccessLog>) -> Result<Vec<Export>, Failure> {
+    let sections = edge
+        .volumes
+        .iter()
+        .flat_map(|config| config.exports.iter().map(move |section| (section, config)));
+    sections
+        .map(|(section, config)| export(section, config, access_log))
+        .collect()
 }
 
 /// The export of a section; everybody only reads what another edge owns.
@@ -258,6 +268,7 @@ fn part(service: &NfsService, exports: Option<&[String]>) -> NfsPart {
         },
         slow_calls: service.slow_calls(),
         locks: LocksPart::default(),
+        junctions: Vec::new(),
         mounts,
         operations: operations.into_values().collect(),
     }

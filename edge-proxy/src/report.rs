@@ -333,6 +333,9 @@ pub fn status(snapshot: &Snapshot) -> String {
         row(if number == 0 { "Protocols" } else { "" }, line);
     }
     row("NFS", clients::nfs_line(nfs, snapshot.calls()));
+    for junction in &nfs.junctions {
+        row("Junction", junction.line());
+    }
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }

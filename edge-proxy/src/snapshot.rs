@@ -298,7 +298,7 @@ pub struct Observed {
     keys: Keys,
     detached: Option<Arc<Detached>>,
     reporting: Option<Arc<Reporting>>,
-    nfs: Arc<NfsServer>,
+    pub nfs: Arc<NfsServer>,
     member: Option<Member>,
     config: Config,
     /// Of this volume among others; none: all are.

@@ -9,7 +9,7 @@ use crate::{
     bounds,
     cloud_session::CredentialsFrom,
     config::{Config, EdgeConfig, LimitsSection, NfsSection},
-    durability,
+    durability, junctions,
 };
 use firn_nfs::Export;
 use firn_quantity::Size;
@@ -53,7 +53,8 @@ pub fn check(edge: &EdgeConfig) -> Result<(), String> {
     log_level(common)?;
     traces(common)?;
     crate::access_log::check(edge)?;
-    side_by_side(edge)
+    side_by_side(edge)?;
+    junctions::check(edge)
 }
 
 /// What can be wrong with a volume by itself.

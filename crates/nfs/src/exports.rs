@@ -11,10 +11,13 @@
 //! away ──serve──▶ served ──withdraw──▶ away          away: every call of it is answered "try again later"
 //! ```
 //!
-//! Each volume signs its own handles, so that they hold wherever it is served, beside whichever others.
+//! Each volume signs its own handles, so that they hold wherever it is served, beside whichever others. At a [`Junction`] one export is shown
+//! in another.
 
+mod junction;
 mod rule;
 
+pub use junction::{JUNCTIONS_MAX, Junction, JunctionError, JunctionState, Place};
 pub use rule::{Admission, ClientRule, NOBODY, Squash};
 
 use crate::{
@@ -22,7 +25,8 @@ use crate::{
     rpc::{AuthStatus, Credential, Peer, Refusal},
 };
 use firn_access_log::{Protocol, RecordedVfs, Recorder, Who};
-use firn_vfs::{Credentials, Durability, FileHandle, Vfs};
+use firn_vfs::{Credentials, Durability, FileHandle, Name, Vfs, VfsError};
+use junction::Junctions;
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -313,6 +317,7 @@ pub(crate) fn who(peer: &Peer, credential: &Credential, effective: Option<&Crede
 pub struct Exports {
     key: HandleKey,
     by_id: BTreeMap<ExportId, Arc<Export>>,
+    junctions: Junctions,
 }
 
 impl Exports {
@@ -327,7 +332,68 @@ impl Exports {
                 return Err(ExportError::Twice(other.path.clone()));
             }
         }
-        Ok(Self { key, by_id })
+        Ok(Self {
+            key,
+            by_id,
+            junctions: Junctions::default(),
+        })
+    }
+
+    /// Shows the export with the path `target` at `place` in that with the path `export`.
+    ///
+    /// # Errors
+    /// If that cannot be; see [`JunctionError`].
+    pub fn with_junction(mut self, export: &str, place: &str, target: &str) -> Result<Self, JunctionError> {
+        let named = |path: &str| {
+            let same = |export: &&Arc<Export>| Export::checked_path(path) == Ok(export.path());
+            let found = self.iter().find(same).cloned();
+            found.ok_or_else(|| JunctionError::NoExport(path.to_owned()))
+        };
+        let (export, target) = (named(export)?, named(target)?);
+        self.junctions.add(export, Place::parse(place)?, target)?;
+        Ok(self)
+    }
+
+    /// All junctions, as they were added.
+    pub fn junctions(&self) -> &[Junction] {
+        self.junctions.all()
+    }
+
+    /// The junction at which an export is shown.
+    pub fn junction_above(&self, target: &Export) -> Option<&Junction> {
+        self.junctions.above(target.id())
+    }
+
+    /// The junctions in a directory: that with this name, or all.
+    pub(crate) async fn junctions_in(
+        &self,
+        export: &Export,
+        directory: FileHandle,
+        name: Option<&[u8]>,
+    ) -> Result<Vec<(&Name, &Junction)>, VfsError> {
+        self.junctions.in_directory(export, directory, name).await
+    }
+
+    /// The junction that a name is the place of, or leads to.
+    pub(crate) async fn junction_behind(
+        &self,
+        export: &Export,
+        directory: FileHandle,
+        name: &Name,
+    ) -> Result<Option<&Junction>, VfsError> {
+        self.junctions.on_the_way(export, directory, name).await
+    }
+
+    /// The junction that a path of names in an export goes through, if it is shown, and how many of the names lead to it.
+    ///
+    /// # Errors
+    /// What keeps it from being known.
+    pub async fn junction_on(
+        &self,
+        export: &Export,
+        path: &[&str],
+    ) -> Result<Option<(&Junction, usize)>, VfsError> {
+        self.junctions.through(export, path).await
     }
 
     /// The exports, in a fixed order.

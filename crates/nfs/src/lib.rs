@@ -23,8 +23,8 @@ pub mod v3;
 pub mod xdr;
 
 pub use exports::{
-    Admission, Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES,
-    Squash,
+    Admission, Admitted, ClientRule, Export, ExportError, Exports, HandleError, JUNCTIONS_MAX, Junction,
+    JunctionError, JunctionState, NOBODY, PATH_MAX_BYTES, Place, Squash,
 };
 #[cfg(feature = "testing")]
 pub use fuzz::fuzz_rpc_message;

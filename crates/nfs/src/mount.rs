@@ -2,7 +2,7 @@
 //!
 //! A client mounts an export or a directory in it: the longest exported path that leads to the asked one is found, and
 //! what is behind it is looked up in the volume, name by name, without following symbolic links (their targets are names
-//! of the client's machine, not of ours). What it gets is an ordinary handle; the list of who mounted what is for people
+//! of the client's machine, not of ours), and through junctions into other exports, as far as their rules admit the client. What it gets is an ordinary handle; the list of who mounted what is for people
 //! to read (`showmount`), nothing depends on it, and it does not outlive the server.
 
 use crate::{
@@ -126,23 +126,23 @@ impl MountProgram {
         let may_be_later = |error: &VfsError| matches!(error, VfsError::TryAgain { .. });
         let walked = self
             .env
-            .retry(&RETRY, may_be_later, |_| self.walk(export, rest))
+            .retry(&RETRY, may_be_later, |_| self.walk(peer, export, rest))
             .await;
         let refused = walked.as_ref().err().map(|error| match status_of(error) {
             MountStatus::NoEntry => "ENOENT",
             MountStatus::NotDirectory => "ENOTDIR",
+            MountStatus::AccessDenied => "EACCES",
             _ => "EIO",
         });
         record(peer, credential, export, path, refused);
-        self.finish(peer, export, path, walked)
+        self.finish(peer, path, walked)
     }
 
     fn finish(
         &self,
         peer: &Peer,
-        export: &Export,
         path: &str,
-        walked: Result<FileHandle, VfsError>,
+        walked: Result<WireHandle, VfsError>,
     ) -> Result<WireHandle, MountStatus> {
         let directory = walked.map_err(|error| {
             warn!(client = %peer.address, path, %error, "mount failed");
@@ -153,32 +153,23 @@ impl MountProgram {
         if mounted.len() < LISTED_MAX {
             mounted.insert((peer.address, path.to_owned()));
         }
-        Ok(self.exports.sign(export, directory))
+        Ok(directory)
     }
 
-    /// The directory `rest` below the export's root. Looked up as root: that the client may use the export is decided,
-    /// and it cannot pass a directory it may not enter by other handles than those it mounts.
-    async fn walk(&self, export: &Export, rest: &str) -> Result<FileHandle, VfsError> {
-        let vfs = export.vfs().ok_or(VfsError::TryAgain {
-            reason: "the export's volume is away",
-        })?;
-        let caller = Caller::new(Credentials::root());
-        let mut directory = vfs.root();
-        let mut kind = vfs.attributes(directory).await?.kind;
-        for part in rest.split('/').filter(|part| !part.is_empty()) {
-            // `.` and `..` have no place in a mount path; `Name` refuses them.
-            let name = Name::new(part.as_bytes().to_vec()).map_err(|error| match error {
-                VfsError::Exists => VfsError::NotFound,
-                other => other,
-            })?;
-            let (found, attributes) = vfs.lookup(&caller, directory, &name).await?;
-            (directory, kind) = (found, attributes.kind);
+    /// The directory `rest` below the export's root, through the junctions on the way.
+    async fn walk(&self, peer: &Peer, export: &Arc<Export>, rest: &str) -> Result<WireHandle, VfsError> {
+        let parts: Vec<_> = rest.split('/').filter(|part| !part.is_empty()).collect();
+        let (mut export, mut parts) = (export, &parts[..]);
+        // Exports and their junctions are trees, so this ends.
+        while let Some((junction, names)) = self.exports.junction_on(export, parts).await? {
+            let (before, behind) = parts.split_at(names);
+            walk_in(export, before).await?;
+            (export, parts) = (junction.target(), behind);
+            if export.rule_for(peer).is_none() {
+                return Err(VfsError::AccessDenied);
+            }
         }
-        if kind == FileKind::Directory {
-            Ok(directory)
-        } else {
-            Err(VfsError::NotDirectory)
-        }
+        Ok(self.exports.sign(export, walk_in(export, parts).await?))
     }
 
     fn list_exports(&self) -> Vec<ExportEntry> {
@@ -199,6 +190,31 @@ impl MountProgram {
             path: (&*path).into(),
         };
         self.mounted().into_iter().map(entry).collect()
+    }
+}
+
+/// The directory at `parts` in an export. Looked up as root: that the client may use the export is decided,
+/// and it cannot pass a directory it may not enter by other handles than those it mounts.
+async fn walk_in(export: &Export, parts: &[&str]) -> Result<FileHandle, VfsError> {
+    let vfs = export.vfs().ok_or(VfsError::TryAgain {
+        reason: "the export's volume is away",
+    })?;
+    let caller = Caller::new(Credentials::root());
+    let mut directory = vfs.root();
+    let mut kind = vfs.attributes(directory).await?.kind;
+    for part in parts {
+        // `.` and `..` have no place in a mount path; `Name` refuses them.
+        let name = Name::new(part.as_bytes().to_vec()).map_err(|error| match error {
+            VfsError::Exists => VfsError::NotFound,
+            other => other,
+        })?;
+        let (found, attributes) = vfs.lookup(&caller, directory, &name).await?;
+        (directory, kind) = (found, attributes.kind);
+    }
+    if kind == FileKind::Directory {
+        Ok(directory)
+    } else {
+        Err(VfsError::NotDirectory)
     }
 }
 

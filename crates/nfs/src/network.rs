@@ -52,6 +52,16 @@ impl ClientNetwork {
         }
     }
 
+    /// Whether all addresses of `other` belong to it.
+    pub fn includes(&self, other: &Self) -> bool {
+        let begins_in_it = match other {
+            Self::Everyone => *self == Self::Everyone,
+            Self::V4 { address, .. } => self.contains((*address).into()),
+            Self::V6 { address, .. } => self.contains((*address).into()),
+        };
+        begins_in_it && self.specificity() <= other.specificity()
+    }
+
     /// How narrow it is: of several that contain an address, the one with the highest number is meant.
     pub fn specificity(&self) -> u16 {
         match self {

@@ -10,6 +10,7 @@
 pub mod acl;
 mod change;
 mod convert;
+mod crossing;
 mod data;
 mod directory;
 mod inquire;

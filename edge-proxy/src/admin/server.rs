@@ -2,7 +2,7 @@
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
 use crate::{
-    auditor::Asked, failure::Failure, manifest::ManifestCommand, rekey::RekeyCommand, report,
+    auditor::Asked, failure::Failure, junctions, manifest::ManifestCommand, rekey::RekeyCommand, report,
     snapshot::Observed, snapshots::SnapshotCommand, volumes::Volumes,
 };
 use firn_audit_report::AskedBy;
@@ -177,6 +177,7 @@ impl Door {
 
     /// How each volume stands.
     async fn all(&self, client: &mut Replies) -> std::io::Result<()> {
+        junctions::look(&self.env, &self.volumes.nfs).await;
         for volume in self.volumes.shown() {
             client.send(&Reply::Volume { volume }).await?;
         }
@@ -201,6 +202,7 @@ impl Admin {
         }
         match command {
             Command::Status => {
+                junctions::look(&self.env, &self.observed.nfs).await;
                 let snapshot = Box::new(self.observed.snapshot());
                 client.send(&Reply::Status { snapshot }).await
             }

@@ -1,7 +1,7 @@
-//! The verdict of NFS: the export, the rule for the client's network, squash, and the walk.
+//! The verdict of NFS: the export, the rule for the client's network, squash, and the walk; again for each export behind a junction.
 
 use super::{
-    Wish,
+    Access, Wish,
     explanation::{Explanation, Refusal},
     walk::Walk,
     who::Who,
@@ -12,6 +12,7 @@ use firn_nfs::{
     rpc::{Credential, Peer, Transport},
 };
 use firn_vfs::Credentials;
+use std::sync::Arc;
 
 /// The verdict of NFS.
 pub async fn explain(volumes: &Volumes, who: &Who, wish: &Wish) -> Explanation {
@@ -31,17 +32,58 @@ pub async fn explain(volumes: &Volumes, who: &Who, wish: &Wish) -> Explanation {
         out.refuses("export", text, Refusal::NotFound);
         return out;
     };
-    let Some(rule) = admitted(&mut out, export, wish) else {
-        return out;
+    let parts: Vec<_> = rest.split('/').filter(|part| !part.is_empty()).collect();
+    let (mut export, mut parts) = (export, &parts[..]);
+    // Exports and their junctions are trees, so this ends.
+    while let Some((next, behind)) = across(volumes, &mut out, (who, wish), (export, parts)).await {
+        (export, parts) = (next, behind);
+    }
+    walk(&mut out, (who, wish), export, &parts.join("/"), wish.access).await;
+    out
+}
+
+/// Explains the way to the first junction on the path, and gives the export that is shown there with the rest of the path.
+async fn across<'a, 'p>(
+    volumes: &'a Volumes,
+    out: &mut Explanation,
+    asked: (&Who, &Wish),
+    (export, parts): (&Arc<Export>, &'p [&'p str]),
+) -> Option<(&'a Arc<Export>, &'p [&'p str])> {
+    // What keeps it from being known is told by the walk.
+    let crossing = volumes.nfs.exports().junction_on(export, parts).await.ok()?;
+    let (junction, names) = crossing?;
+    let (before, behind) = parts.split_at(names);
+    let (_, directories) = before.split_last()?;
+    walk(out, asked, export, &directories.join("/"), Access::Execute).await;
+    let text = format!(
+        "{} of {} shows {}",
+        junction.place(),
+        export.path(),
+        junction.target().path()
+    );
+    out.passes("junction", text);
+    Some((junction.target(), behind))
+}
+
+/// The rules of one export, and the walk in it.
+async fn walk(
+    out: &mut Explanation,
+    (who, wish): (&Who, &Wish),
+    export: &Export,
+    path: &str,
+    access: Access,
+) {
+    let Some(rule) = admitted(out, export, wish) else {
+        return;
     };
-    let credentials = squashed(&mut out, rule, who);
+    let credentials = squashed(out, rule, who);
     let Some(vfs) = export.vfs() else {
         let text = format!(
             "its volume is not served now; clients of {} wait until it is",
             export.path()
         );
         out.refuses("volume", text, Refusal::Later);
-        return out;
+        return;
     };
     let read_only = rule.read_only.then(|| {
         format!(
@@ -52,14 +94,13 @@ pub async fn explain(volumes: &Volumes, who: &Who, wish: &Wish) -> Explanation {
     });
     Walk {
         vfs: &*vfs,
-        path: rest,
+        path,
         caller: &credentials,
-        access: wish.access,
+        access,
         read_only,
     }
-    .explain(&mut out)
+    .explain(out)
     .await;
-    out
 }
 
 /// The rule by which the client may use the export.

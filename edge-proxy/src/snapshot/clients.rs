@@ -1,6 +1,7 @@
 //! The parts of a snapshot that tell of clients: NFS, mounts of this machine, locks.
 
 use super::TrafficPart;
+use crate::junctions::JunctionPart;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -15,6 +16,9 @@ pub struct NfsPart {
     /// Calls that took as long as `log.slow_call` or longer.
     #[serde(default)]
     pub slow_calls: u64,
+    /// Where other exports are shown in the volume's.
+    #[serde(default)]
+    pub junctions: Vec<JunctionPart>,
     pub mounts: Vec<MountPart>,
     /// Procedures that were called.
     pub operations: Vec<OperationPart>,

@@ -50,6 +50,7 @@ impl NfsProgram {
 
     pub(super) async fn make_directory(&self, call: &Call, asked: MakeDirectoryCall) -> OrUnchanged<Made> {
         let directory = self.target(call, &asked.at.directory).map_err(refused)?;
+        let wanted = asked.at.name.0.clone();
         let created = async {
             let name = creatable(&directory, asked.at.name)?;
             let attributes = asked.attributes.try_into()?;
@@ -59,7 +60,20 @@ impl NfsProgram {
                 .await?)
         };
         let created = created.await;
-        self.made(&directory, created).await
+        let made = self.made(&directory, created).await?;
+        Ok(self.behind_junction(&directory, &wanted, made).await)
+    }
+
+    /// The reply about a directory that was made where a junction is: without it, so that the client looks the name up.
+    pub(super) async fn behind_junction(&self, directory: &Target, name: &[u8], made: Made) -> Made {
+        match self.is_place(directory, name).await {
+            false => made,
+            true => Made {
+                file: None,
+                attributes: None,
+                ..made
+            },
+        }
     }
 
     pub(super) async fn make_symlink(&self, call: &Call, asked: SymlinkCall) -> OrUnchanged<Made> {
@@ -131,6 +145,7 @@ impl NfsProgram {
                 Status::Exists
             };
             let name = name(at.name, dots)?;
+            self.keeps(call, &directory, &name).await?;
             Ok::<_, Status>(
                 directory
                     .vfs()
@@ -160,6 +175,8 @@ impl NfsProgram {
             // RFC 1813 §3.3.14.
             let from_name = name(asked.from.name, Status::Invalid)?;
             let to_name = name(asked.to.name, Status::Invalid)?;
+            self.keeps_both(call, (&from, &from_name), (&to, &to_name))
+                .await?;
             let (from_file, to_file) = (from.admitted.file, to.admitted.file);
             Ok(from
                 .vfs()

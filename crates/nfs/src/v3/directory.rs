@@ -8,13 +8,15 @@
 //! verifier would have to guard: it is always zero, and any other one was not given out by this server.
 
 use super::{
-    Call, NfsProgram, Status, Target, refused,
+    Call, NfsProgram, Status, Target,
+    crossing::Across,
+    refused,
     types::{
         DirectoryEntry, DirectoryEntryPlus, DirectoryList, DirectoryListPlus, Failed, FileAttributes,
         ReadDirectoryCall, ReadDirectoryPlusCall, Verifier, WireName,
     },
 };
-use firn_vfs::VfsError;
+use firn_vfs::{Attributes, FileKind, VfsError};
 
 const VERIFIER: Verifier = [0; 8];
 /// A result without entries: attributes with their flag, verifier, end of list, end of directory.
@@ -117,14 +119,26 @@ impl NfsProgram {
         let directory = self.target(call, &asked.directory).map_err(refused)?;
         let room = Room::new(asked.maximum_count.min(self.io_max_bytes), asked.directory_count);
         let handle_bytes = asked.directory.0.len();
-        match list(&directory, asked.cookie, asked.verifier, room, Some(handle_bytes)).await {
-            Ok(listing) => Ok(DirectoryListPlus {
+        let listed = async {
+            let listing = list(&directory, asked.cookie, asked.verifier, room, Some(handle_bytes)).await?;
+            Ok::<_, Status>((listing, self.places(call, &directory).await?))
+        };
+        match listed.await {
+            Ok((listing, mut places)) => Ok(DirectoryListPlus {
                 attributes: Some((&listing.directory).into()),
                 verifier: VERIFIER,
                 entries: listing
                     .entries
                     .into_iter()
-                    .map(|entry| self.entry_plus(&directory, entry))
+                    .map(|entry| {
+                        let is_directory = |attributes: &Attributes| attributes.kind == FileKind::Directory;
+                        match places.remove(&entry.name[..]) {
+                            Some(shown) if entry.attributes.as_ref().is_some_and(is_directory) => {
+                                place_plus(entry, shown)
+                            }
+                            _ => self.entry_plus(&directory, entry),
+                        }
+                    })
                     .collect(),
                 end: listing.end,
             }),
@@ -146,6 +160,18 @@ impl NfsProgram {
             attributes: entry.attributes.as_ref().map(Into::into),
             handle,
         }
+    }
+}
+
+/// A junction under the number of the directory that it hides, with what it shows. Never longer than that directory's entry.
+fn place_plus(entry: firn_vfs::DirectoryEntry, shown: Option<Across>) -> DirectoryEntryPlus {
+    let (handle, attributes) = shown.unzip();
+    DirectoryEntryPlus {
+        inode: entry.handle.inode,
+        name: WireName::from(entry.name),
+        cookie: entry.cookie,
+        attributes: attributes.as_ref().map(Into::into),
+        handle,
     }
 }
 

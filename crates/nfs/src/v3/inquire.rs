@@ -37,9 +37,17 @@ impl NfsProgram {
 
     pub(super) async fn lookup(&self, call: &Call, at: Entry) -> OrAttributes<Found> {
         let directory = self.target(call, &at.directory).map_err(refused)?;
-        match find(&directory, at).await {
+        let name = at.name.0.clone();
+        let found = async {
+            let (file, attributes) = find(&directory, at).await?;
+            Ok::<_, Status>(match self.across(call, &directory, &name, &attributes).await? {
+                Some(across) => across,
+                None => (self.exports.sign(&directory.admitted.export, file), attributes),
+            })
+        };
+        match found.await {
             Ok((file, attributes)) => Ok(Found {
-                file: self.exports.sign(&directory.admitted.export, file),
+                file,
                 attributes: Some((&attributes).into()),
                 directory: directory.wire_attributes().await,
             }),

@@ -40,7 +40,7 @@ impl NfsProgram {
             }
             Procedure::MakeDirectory => {
                 let asked = MakeDirectoryCall::decode(input)?;
-                reply(self.made_before(call, &asked.at, created).await)
+                reply(self.directory_made_before(call, &asked.at, created).await)
             }
             Procedure::MakeSymlink => {
                 let asked = SymlinkCall::decode(input)?;
@@ -95,6 +95,17 @@ impl NfsProgram {
 
     async fn changed(&self, call: &Call, file: &WireHandle) -> Result<WccData, Failed<WccData>> {
         Ok(after(&self.target(call, file).map_err(refused)?).await)
+    }
+
+    async fn directory_made_before(
+        &self,
+        call: &Call,
+        at: &Entry,
+        created: Option<FileHandle>,
+    ) -> Result<Made, Failed<WccData>> {
+        let made = self.made_before(call, at, created).await?;
+        let directory = self.target(call, &at.directory).map_err(refused)?;
+        Ok(self.behind_junction(&directory, &at.name.0, made).await)
     }
 
     async fn made_before(

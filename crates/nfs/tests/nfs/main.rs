@@ -16,6 +16,7 @@ mod directories;
 mod duplicates;
 mod errors;
 mod foreign_client;
+mod junctions;
 mod malformed;
 mod mounting;
 mod names;
