@@ -50,3 +50,41 @@ fn left_out(export: &Export, target: &Export) -> Vec<String> {
         .map(|network| network.to_string())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Verdict;
+    use firn_nfs::ClientRule;
+
+    #[test]
+    fn networks_that_are_kept_out_of_what_is_shown_are_named() {
+        let found = |shown: &[&str]| {
+            let export = |path: &str, networks: &[&str]| {
+                let rules = networks
+                    .iter()
+                    .map(|network| ClientRule::read_write(network.parse().expect("a network")));
+                Export::away(path, rules.collect()).expect("an export")
+            };
+            let exports = [
+                export("/files", &["10.0.0.0/8", "fd00::/8"]),
+                export("/projects", shown),
+            ];
+            let exports = Exports::new(HandleKey::new(&[0; 32]), exports).expect("exports");
+            let exports = exports
+                .with_junction("/files", "/dept/projects", "/projects")
+                .expect("a junction");
+            of_junction(&exports.junctions()[0])
+        };
+        for all in [&["*"][..], &["10.0.0.0/8", "fd00::/8"], &["0.0.0.0/0", "::/0"]] {
+            let fine = found(all);
+            assert_eq!(
+                (fine.verdict, &*fine.said),
+                (Verdict::Fine, "/files/dept/projects shows /projects")
+            );
+        }
+        let part = found(&["10.0.0.0/9", "fd00::/8"]);
+        assert_eq!(part.verdict, Verdict::WillHurt);
+        assert!(part.said.contains("which 10.0.0.0/8 may not use"), "{part}");
+    }
+}

@@ -15,6 +15,7 @@ mod cleaning;
 mod damage;
 mod dropped_puts;
 mod explanations;
+mod junctions;
 mod level_two;
 mod lock_administration;
 mod locks;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// An edge with the volumes `main` of the first cloud, in the directory that an edge with it alone has, and `homes` of the second.
-fn configure(machine: &Machine, main: &Cloud, homes: &Cloud, more: &str) {
+pub fn configure(machine: &Machine, main: &Cloud, homes: &Cloud, more: &str) {
     let (main, homes) = (main.path().display(), homes.path().display());
     let (state, port) = (machine.state.display(), machine.port);
     let text = format!(
@@ -59,14 +59,14 @@ checkpoint_trickle = "1 h"
     std::fs::write(&machine.config, text).expect("the configuration");
 }
 
-fn format(machine: &Machine, volume: &str) {
+pub fn format(machine: &Machine, volume: &str) {
     let phrase = machine.config.with_file_name(format!("phrase-{volume}"));
     let phrase = phrase.to_str().expect("a path");
     machine.succeed(&["--volume", volume, "format", "--phrase-file", phrase]);
 }
 
 /// What `status` says of a volume beside the others.
-fn shown(machine: &Machine, volume: &str) -> Value {
+pub fn shown(machine: &Machine, volume: &str) -> Value {
     let all: Value = serde_json::from_str(&machine.succeed(&["status", "--output", "json"])).expect("JSON");
     let volumes = all["volumes"].as_array().expect("a list").clone();
     assert_eq!(volumes.len(), 2, "{all}");

@@ -180,6 +180,44 @@ class Firn(Server):
         return said
 
 
+class Junctions(Firn):
+    """An edge of two volumes, of which one is shown in the other: to be read and written at one place, to be read at another."""
+
+    export = "/files"
+
+    def prepare(self):
+        template = (LAB / "firn-edge.toml.in").read_text()
+        nfs = template[template.index("[nfs]") : template.index("[[export]]")].replace("@ADDRESS@", HOST_ADDRESS)
+        text = f'[edge]\nstate_directory = "{self.directory}/state"\n{nfs}'
+        for volume in ("files", "projects"):
+            text += f"""
+[[volume]]
+name = "{volume}"
+store = "file://{self.directory}/store/{volume}"
+table = "redb:{self.directory}/{volume}.redb"
+"""
+            (self.directory / "store" / volume).mkdir(parents=True)
+        for path, volume, clients in (
+            ("/projects", "projects", "clients"), ("/archive", "projects", "clients = []\nread_only_clients"), (self.export, "files", "clients"),
+        ):
+            text += f"""
+[[export]]
+path = "{path}"
+volume = "{volume}"
+squash = "none"
+{clients} = ["192.168.77.0/24"]
+"""
+        for place, shown in (("/dept/projects", "/projects"), ("/archive", "/archive")):
+            text += f"""
+[[export.junction]]
+path = "{place}"
+export = "{shown}"
+"""
+        self.config.write_text(text)
+        for volume in ("files", "projects"):
+            self.administer(["--volume", volume, "format", "--phrase-file", str(self.directory / f"phrase-{volume}")])
+
+
 class Disk(Server):
     """`firn-blockd dev`: a cluster and one virtual disk in a process, served over NBD; killed, all of it goes at once."""
 

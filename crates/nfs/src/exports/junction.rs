@@ -11,7 +11,7 @@
 //! their junctions are trees. What a client may do behind a junction is said by the rules of the export that is shown there.
 
 use super::{Export, ExportId};
-use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, Vfs, VfsError};
+use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, VfsError};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -194,8 +194,8 @@ impl Junctions {
             return Err(JunctionError::TooMany(self.all.len() + 1));
         }
         let overlap = |one: &Place, two: &Place| one.0.starts_with(&two.0) || two.0.starts_with(&one.0);
-        let mut beside = self.of(export.id());
-        if let Some(other) = beside.find(|other| overlap(&other.place, &place)) {
+        let other = self.of(export.id()).find(|other| overlap(&other.place, &place));
+        if let Some(other) = other {
             return Err(JunctionError::Nested(other.place.to_string(), place.to_string()));
         }
         if self.by_target.contains_key(&target.id()) {

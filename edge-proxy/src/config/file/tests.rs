@@ -187,3 +187,57 @@ fn a_volume_that_is_only_mounted_needs_no_export_and_leaves_those_of_the_file_ou
     assert!(error.contains("exports nothing"), "{error}");
     assert!(EdgeConfig::parse(&format!("{alone}\n[[mount]]\npath = \"/mnt/files\"")).is_ok());
 }
+
+#[test]
+fn a_junction_leads_to_another_volume_and_nothing_is_shown_below_itself() {
+    let with = |more: &str| EdgeConfig::parse(&format!("{TWO}\n{more}"));
+    let export = |path: &str, volume: &str, more: &str| {
+        format!("[[export]]\npath = \"{path}\"\nvolume = \"{volume}\"\nclients = [\"*\"]\n{more}\n")
+    };
+    let junction =
+        |path: &str, shows: &str| format!("[[export.junction]]\npath = \"{path}\"\nexport = \"{shows}\"\n");
+    // The last export of the file is of homes.
+    let edge = with(&junction("/all/projects", "/projects/")).expect("fine");
+    assert_eq!(edge.volumes[1].exports[0].junctions[0].path, "/all/projects");
+    assert!(with(&export("/b", "homes", &(junction("/x", "/projects")))).is_ok());
+    let share = "[export.smb]\nshare = \"b\"\n[smb]\n";
+    for (wrong, said) in [
+        (
+            junction("/p", "/homes"),
+            "is of the volume homes, which would be shown below itself",
+        ),
+        (junction("/p", "/project"), "/project`, and there is none"),
+        (
+            junction("p", "/projects"),
+            "must be absolute from the root of the export",
+        ),
+        (
+            junction("/p", "/projects") + &junction("/p/q", "/projects"),
+            "one below the other",
+        ),
+        (
+            junction("/p", "/projects") + &junction("/q", "/projects"),
+            "shown at two places",
+        ),
+        (junction("/p", "/projects") + "mode = 1", "mode"),
+        // Another export of the same volume shows the same tree.
+        (
+            export("/b", "projects", &junction("/p", "/projects")),
+            "the volume projects",
+        ),
+        // Below the volume that it is shown in: projects, homes, projects.
+        (
+            junction("/p", "/b")
+                + &export("/b", "projects", &junction("/q", "/c"))
+                + &export("/c", "homes", ""),
+            "the volume homes",
+        ),
+        (
+            export("/b", "homes", &(share.to_owned() + &junction("/p", "/projects"))),
+            "SMB serves one volume",
+        ),
+    ] {
+        let error = with(&wrong).expect_err(&wrong);
+        assert!(error.contains(said), "{wrong}: {error}");
+    }
+}
