@@ -155,7 +155,7 @@ async fn what_is_written_behind_a_junction_is_in_the_other_volume_and_nothing_mo
     let file = made.file.unwrap();
     let wrote = tree
         .client
-        .write(&file, 0, StableHow::FileSync, (&b"beta"[..]).into())
+        .write(&file, 0, bytes::Bytes::from_static(b"beta"), StableHow::FileSync)
         .await;
     wrote.unwrap().unwrap();
     assert!(tree.client.lookup(&tree.projects, "plan").await.unwrap().is_ok());
