@@ -17,14 +17,17 @@ use tracing::{debug, warn};
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Each junction with its export and the volume of that.
-fn written(edge: &EdgeConfig) -> impl Iterator<Item = (&Config, &ExportSection, &JunctionSection)> {
-    edge.volumes.iter().flat_map(|config| {
-        let junctions_of = move |export| {
-            let ExportSection { junctions, .. } = export;
-            junctions.iter().map(move |junction| (config, export, junction))
-        };
-        config.exports.iter().flat_map(junctions_of)
-    })
+fn written<'a>(
+    edge: &'a EdgeConfig,
+) -> impl Iterator<Item = (&'a Config, &'a ExportSection, &'a JunctionSection)> {
+    let exports_of = |config: &'a Config| config.exports.iter().map(move |export| (config, export));
+    edge.volumes
+        .iter()
+        .flat_map(exports_of)
+        .flat_map(|(config, export)| {
+            let junctions = export.junctions.iter();
+            junctions.map(move |junction| (config, export, junction))
+        })
 }
 
 /// The volume of the export with this path.
