@@ -288,14 +288,14 @@ mod tests {
         table.taken_from_broken(SHAPE_LEASE);
         table.see(&Arena::around(SHAPE_LEASE));
         assert!(!table.is_from_broken(SHAPE_LEASE), "it is nobody's");
-        assert_eq!(table.exceptions(), []);
+        assert!(table.exceptions().is_empty());
     }
 
     #[test]
     fn what_others_wait_for_is_told_and_what_is_pinned_is_kept() {
         let (mut table, arena) = held();
         adopt(&mut table);
-        assert_eq!(table.wanted(&arena), []);
+        assert!(table.wanted(&arena).is_empty());
         let wanted = arena
             .changed(ArenaChange::Want, single(SHAPE_LEASE), OTHER)
             .expect("a place");
