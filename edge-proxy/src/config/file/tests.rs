@@ -202,10 +202,7 @@ fn a_junction_leads_to_another_volume_and_nothing_is_shown_below_itself() {
     assert!(with(&export("/b", "homes", &(junction("/x", "/projects")))).is_ok());
     let share = "[export.smb]\nshare = \"b\"\n[smb]\n";
     for (wrong, said) in [
-        (
-            junction("/p", "/homes"),
-            "is of the volume homes, which would be shown below itself",
-        ),
+        (junction("/p", "/homes"), "`/homes` would be shown below itself"),
         (junction("/p", "/project"), "/project`, and there is none"),
         (
             junction("p", "/projects"),
