@@ -185,11 +185,10 @@ async fn the_directories_that_a_junction_needs_are_neither_removed_nor_renamed()
         .unwrap();
     assert_eq!(status(renamed), Status::AccessDenied);
     // Nor is another directory put there, or on the way; the same names elsewhere are nothing special.
-    client
-        .make_directory(files, "projects", mode(0o755))
-        .await
-        .unwrap()
-        .unwrap();
+    let made = client.make_directory(files, "projects", mode(0o755)).await;
+    let elsewhere = made.unwrap().unwrap().file.expect("it is no junction");
+    let found = client.lookup(files, "projects").await.unwrap().unwrap();
+    assert_eq!(found.file, elsewhere);
     let renamed = client
         .rename(entry(files, "projects"), entry(dept, "projects"))
         .await
