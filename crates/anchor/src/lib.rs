@@ -67,7 +67,9 @@ pub use handover::locks::{MAX_LOCKING, MAX_LOCKS, MemberLocks, RecordedLock};
 pub use handover::{Beating, HandoverChange, HandoverRecord, Heartbeat, MAX_WANTS, Want};
 pub use hold::{Hold, HoldChange, MAX_RELEASED};
 pub use known::KnownTuples;
-pub use member::{MemberChange, MemberCommit, MemberNumber, MemberRecord, MemberTuple, PrincipalId};
+pub use member::{
+    MemberChange, MemberCommit, MemberNumber, MemberRecord, MemberTuple, MemberWriter, PrincipalId,
+};
 pub use membership::call::{MemberCall, Presence, SeenMember, SeenRange};
 pub use membership::mail::Mail;
 pub use membership::{MemberCommitEnd, MemberEntry, Membership, SeenArena};

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!  change     needs                                     the record afterwards
-//!  start      a writer incarnation above the last       that incarnation, present
+//!  start      a writer incarnation above all before     that incarnation, present, no commit
 //!  beat       the incarnation                           beats + 1
 //!  commit     the incarnation, present                  beats + 1, the commit's id
 //!  leave      the incarnation                           away: all leases of the member are void
 //!  return     the incarnation, away                     present
-//!  break      present, an incarnation                   no incarnation (with the lease: [`Arena::broken`](crate::Arena::broken))
+//!  break      present, an incarnation                   no incarnation, and which it was (with the lease: [`Arena::broken`](crate::Arena::broken))
 //! ```
+//!
+//! **No incarnation comes back.** A start needs a number above that of the incarnation, or of the one that was broken; so a writer that is over
+//! stays over, and what it has not committed it never will ([`MemberRecord::writer`]). A cleaner rests on that.
 //!
 //! **A record belongs to its member and to who breaks it.** A commit is one transaction with the volume's root, on the version of this record
 //! that was seen last. Two things follow: a broken member cannot commit any more, and a beat *fences* what its own member has under way: a
@@ -60,8 +63,24 @@ pub struct MemberRecord {
     pub is_away: bool,
     /// Signs of life: who waits sees by its own clock that the count does not change.
     pub beats: u64,
-    /// The last commit, by whichever incarnation.
+    /// The last commit of the newest incarnation: of this one, or of the one that was broken.
     pub last_commit: Option<MemberCommit>,
+    /// The incarnation that was broken, as long as no other one has started.
+    pub broken: Option<WriterId>,
+}
+
+/// What a member's record says of one of its writers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberWriter {
+    /// It commits nothing any more.
+    Over,
+    /// It may commit, and everything that it committed so far lies in segments up to this sequence; `None`: it has committed nothing.
+    Commits {
+        /// The sequence.
+        up_to: Option<u64>,
+    },
+    /// It was drawn, and has not started; it may.
+    NotStarted,
 }
 
 /// Who a service knows a caller to be, by its certificate or its signature: what a member's record is bound to.
@@ -127,6 +146,19 @@ impl MemberRecord {
             .is_some_and(|commit| commit.commit_id == *commit_id)
     }
 
+    /// What it says of a writer that was drawn for this member.
+    pub fn writer(&self, writer: WriterId) -> MemberWriter {
+        let newest = self.incarnation.or(self.broken);
+        if self.incarnation == Some(writer) {
+            let up_to = self.last_commit.map(|commit| commit.sequence);
+            return MemberWriter::Commits { up_to };
+        }
+        match newest.is_some_and(|newest| writer <= newest) {
+            true => MemberWriter::Over,
+            false => MemberWriter::NotStarted,
+        }
+    }
+
     /// The record after its member was broken.
     ///
     /// # Errors
@@ -139,6 +171,7 @@ impl MemberRecord {
         }
         Ok(Self {
             incarnation: None,
+            broken: self.incarnation,
             ..self.clone()
         })
     }
@@ -162,14 +195,19 @@ impl MemberChange {
     pub fn apply(&self, record: &MemberRecord) -> Result<MemberRecord, Unfit> {
         match *self {
             Self::Start { incarnation } => {
-                if record.incarnation.is_some_and(|before| before >= incarnation) {
+                if record.writer(incarnation) != MemberWriter::NotStarted {
                     return Err(Unfit("the member has a newer incarnation"));
                 }
                 Ok(MemberRecord {
                     incarnation: Some(incarnation),
                     is_away: false,
                     beats: record.beats.saturating_add(1),
-                    ..record.clone()
+                    // Its sequence counts another writer's segments.
+                    last_commit: match firn_env::planted!("anchor.start_keeps_last_commit") {
+                        true => record.last_commit,
+                        false => None,
+                    },
+                    broken: None,
                 })
             }
             Self::Beat { incarnation } => record.of(incarnation),

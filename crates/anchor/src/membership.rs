@@ -24,8 +24,8 @@ pub use commit::MemberCommitEnd;
 pub use leases::SeenArena;
 
 use crate::{
-    Anchor, AnchorCall, AnchorError, MemberCall, MemberNumber, MemberTuple, Obstacle, Presence, Root,
-    SeenMember, TupleError, TupleVersion, VolumeTuple, WriterTenure,
+    Anchor, AnchorCall, AnchorError, MemberCall, MemberNumber, MemberTuple, MemberWriter, Obstacle, Presence,
+    Root, SeenMember, TupleError, TupleVersion, VolumeTuple, WriterTenure,
     anchor::{decode, nonsense},
     retry,
 };
@@ -274,7 +274,9 @@ impl Anchor {
             }
             let record = &membership.tuple.record;
             let is_own = record.incarnation == Some(membership.incarnation);
-            if change != Presence::Start && !is_own {
+            // Also a start that others broke before its answer came.
+            let is_over = record.writer(membership.incarnation) == MemberWriter::Over;
+            if is_over || change != Presence::Start && !is_own {
                 return Err(membership.broken());
             }
             match change {

@@ -9,7 +9,7 @@
 //! owner (A, epoch)     volume A has a higher epoch, or nobody owns it
 //! first root of A      volume A has a root
 //! cleaner              it was ended: every commit of a cleaner checks that it was not
-//! member M of A        M's record has another incarnation                        (until cleaners judge so: never)
+//! member M of A        M's record has a newer incarnation, or says that this one was broken
 //! unknown              never (what says nothing of itself is left alone)
 //! ```
 //!

@@ -8,15 +8,21 @@
 //! retained root not older than its birth has it; for what a clone inherited, whose births count another branch's versions,
 //! the oldest retained root at all. Roots retained at takeovers are roots like snapshots. That makes three lookups at most,
 //! however many snapshots there are.
+//!
+//! **Members before heads.** Of a volume that is shared by inode the records of all members are read, and the head after that: what a record
+//! says to be committed is in that head, or in an older one. A head that was read first could miss what a writer committed before its end.
 
 use crate::{CleanError, objects::Objects};
-use firn_anchor::{Anchor, Proposal, TupleVersion, VolumeEntry, VolumeTuple};
+use firn_anchor::{Anchor, MemberNumber, MemberRecord, Proposal, TupleVersion, VolumeEntry, VolumeTuple};
 use firn_env::Env;
 use firn_format::{
     Checkpoint, Pointer, TreeRoot, VerifiedObject, Version, VolumeId, WriterId, checkpoint_place,
 };
 use firn_store::Store;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Passes over the list of volumes at most: each but the last found a new branch.
 const MAX_PASSES: usize = 64;
@@ -48,7 +54,12 @@ pub(crate) struct Branch {
     /// What is retained beside the head, the oldest first.
     pub retained: Vec<Trees>,
     pub proposal: Option<(Proposal, TupleVersion)>,
+    /// Of a volume that is shared by inode: its members, as they were before `tuple` was read.
+    pub members: Members,
 }
+
+/// Members of a volume, and whether they may commit.
+pub(crate) type Members = BTreeMap<MemberNumber, MemberRecord>;
 
 impl Branch {
     /// The roots that must be asked whether they have an object born at `birth`.
@@ -119,10 +130,11 @@ pub(crate) fn taken_in(branches: &[Branch]) -> Option<u64> {
 
 /// All volumes of the family that have a root, and those that have none yet.
 pub(crate) async fn load(objects: &mut Objects) -> Result<Vec<Branch>, CleanError> {
-    let entries = stable_list(objects).await?;
+    let (entries, mut members) = stable_list(objects).await?;
     let mut branches = Vec::with_capacity(entries.len());
     for entry in entries {
-        branches.push(load_branch(objects, entry).await?);
+        let members = members.remove(&entry.volume).unwrap_or_default();
+        branches.push(load_branch(objects, entry, members).await?);
         if firn_env::planted!("cleaner.ignore_clones") {
             break;
         }
@@ -130,28 +142,49 @@ pub(crate) async fn load(objects: &mut Objects) -> Result<Vec<Branch>, CleanErro
     Ok(branches)
 }
 
-async fn stable_list(objects: &Objects) -> Result<Vec<VolumeEntry>, CleanError> {
+async fn stable_list(
+    objects: &Objects,
+) -> Result<(Vec<VolumeEntry>, BTreeMap<VolumeId, Members>), CleanError> {
     let mut known: BTreeMap<VolumeId, VolumeTuple> = BTreeMap::new();
+    let mut members: BTreeMap<VolumeId, Members> = BTreeMap::new();
+    // Volumes whose members were read after their tuple was.
+    let mut read_too_early: BTreeSet<VolumeId> = BTreeSet::new();
     for _ in 0..MAX_PASSES {
         let mut grew = false;
         for entry in objects.anchor.volumes().await? {
             let had_root = known.get(&entry.volume).is_some_and(|tuple| tuple.root.is_some());
-            if !had_root {
+            let is_first =
+                read_too_early.remove(&entry.volume) && !firn_env::planted!("cleaner.heads_before_members");
+            if !had_root || is_first {
                 grew |= entry.tuple.root.is_some();
+                if entry.tuple.by_inode && !members.contains_key(&entry.volume) {
+                    read_too_early.insert(entry.volume);
+                }
                 known.insert(entry.volume, entry.tuple);
             }
         }
         if !grew {
             break;
         }
+        for volume in &read_too_early {
+            objects.env.fault_point("cleaner.before_members").await;
+            let listed = objects.anchor.members(*volume).await?;
+            let records = listed.into_iter().map(|entry| (entry.member, entry.tuple.record));
+            members.insert(*volume, records.collect());
+        }
     }
+    // What was not read once more says nothing of its members' writers.
+    members.retain(|volume, _| !read_too_early.contains(volume));
     let listed = known.into_iter();
-    Ok(listed
-        .map(|(volume, tuple)| VolumeEntry { volume, tuple })
-        .collect())
+    let listed = listed.map(|(volume, tuple)| VolumeEntry { volume, tuple });
+    Ok((listed.collect(), members))
 }
 
-async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch, CleanError> {
+async fn load_branch(
+    objects: &mut Objects,
+    entry: VolumeEntry,
+    members: Members,
+) -> Result<Branch, CleanError> {
     let VolumeEntry { volume, tuple } = entry;
     let proposal = objects.anchor.proposal(volume).await?;
     let mut head = None;
@@ -222,6 +255,7 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
         head,
         retained,
         proposal,
+        members,
     })
 }
 

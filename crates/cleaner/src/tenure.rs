@@ -5,9 +5,14 @@
 //! head are: by I4 a later root takes up nothing of that age any more. Copies of old objects, which an engine writes when it
 //! takes a proposal over, are as old as their originals; they are told by their segment, which was begun after the one that
 //! the head's checkpoint lies in.
+//!
+//! **Members** of a volume that is shared by inode commit by turns on each other's roots, each into its own log, so the head says nothing of
+//! most of them; their records do ([`MemberWriter`]), which were read before it. A member builds one root at a time, and one that lost to
+//! another's commit is built anew, whole, in further segments. So once a member has committed, its segments up to the one that the record names are
+//! committed or left over, and everything behind it may be about to be committed, however long that takes.
 
 use crate::{CleanError, branches::Branch, limits::Limits, objects::Objects};
-use firn_anchor::WriterTenure;
+use firn_anchor::{MemberWriter, WriterTenure};
 use firn_format::{Version, WriterId};
 use std::collections::BTreeMap;
 
@@ -16,11 +21,11 @@ use std::collections::BTreeMap;
 pub(crate) enum WriterState {
     /// All of it: the writer is over.
     Over,
-    /// What is not newer than the head, in segments begun before the head's checkpoint was packed.
+    /// What is not newer than the head, in segments begun before the writer's last checkpoint was packed.
     UpTo {
         /// The head's version.
         head: Version,
-        /// The sequence of the segment that the head's checkpoint was committed in.
+        /// The sequence of the segment that the last checkpoint of the writer was committed in.
         sequence: u64,
     },
     /// Nothing: it may be about to be committed.
@@ -98,8 +103,13 @@ impl WriterStates {
             })
         };
         Ok(match registered.tenure {
-            // Members commit on each other's roots, and what their writers left behind is not judged before that is.
-            WriterTenure::Unknown | WriterTenure::Member { .. } => WriterState::Unknown,
+            WriterTenure::Unknown => WriterState::Unknown,
+            WriterTenure::Member { volume, member } => branch_of(volume)
+                .and_then(|branch| {
+                    let state = branch.members.get(&member)?.writer(writer);
+                    Some(of_member(state, branch.tuple.root.as_ref()?.version))
+                })
+                .unwrap_or(WriterState::MayCommit),
             WriterTenure::Owner { volume, epoch } => match branch_of(volume) {
                 Some(branch) if branch.tuple.epoch > epoch || branch.tuple.owner.is_none() => {
                     WriterState::Over
@@ -124,5 +134,19 @@ impl WriterStates {
                 WriterState::MayCommit
             }
         })
+    }
+}
+
+/// What a member's record says, with the head that was read after it.
+fn of_member(writer: MemberWriter, head: Version) -> WriterState {
+    if firn_env::planted!("cleaner.judge_members_uncommitted") {
+        return WriterState::Over;
+    }
+    match writer {
+        MemberWriter::Over => WriterState::Over,
+        MemberWriter::Commits {
+            up_to: Some(sequence),
+        } => WriterState::UpTo { head, sequence },
+        MemberWriter::Commits { up_to: None } | MemberWriter::NotStarted => WriterState::MayCommit,
     }
 }

@@ -1,7 +1,7 @@
 //! Bytes of a member's tuple.
 //!
 //! ```text
-//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit, 8: a principal) | change id [16]
+//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit, 8: a principal, 16: it was broken) | change id [16]
 //!          | edge [16] | name text | principal [16]? | beats u64
 //!          | incarnation u64? | (commit id [16] | version u64 | sequence u64)?
 //! ```
@@ -20,6 +20,8 @@ const HAS_INCARNATION: u8 = 1;
 const IS_AWAY: u8 = 2;
 const HAS_COMMIT: u8 = 4;
 const HAS_PRINCIPAL: u8 = 8;
+/// The number is that of an incarnation that was broken.
+const IS_BROKEN: u8 = 16;
 
 impl MemberTuple {
     /// Encodes.
@@ -35,7 +37,8 @@ impl MemberTuple {
         writer.u8(flag(HAS_INCARNATION, record.incarnation.is_some())
             | flag(IS_AWAY, record.is_away)
             | flag(HAS_COMMIT, record.last_commit.is_some())
-            | flag(HAS_PRINCIPAL, self.principal.is_some()));
+            | flag(HAS_PRINCIPAL, self.principal.is_some())
+            | flag(IS_BROKEN, record.incarnation.is_none() && record.broken.is_some()));
         writer.raw(&self.change_id);
         writer.raw(&self.edge.0);
         writer.text(&self.name);
@@ -43,7 +46,7 @@ impl MemberTuple {
             writer.raw(&principal.0);
         }
         writer.u64(record.beats);
-        if let Some(incarnation) = record.incarnation {
+        if let Some(incarnation) = record.incarnation.or(record.broken) {
             writer.u64(incarnation.0);
         }
         if let Some(commit) = &record.last_commit {
@@ -61,7 +64,7 @@ impl MemberTuple {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = layout::open(bytes, LAYOUT_VERSION, MEMBER_KIND)?;
         let flags = reader.u8()?;
-        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT | HAS_PRINCIPAL) != 0 {
+        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT | HAS_PRINCIPAL | IS_BROKEN) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
         }
         let change_id = reader.array()?;
@@ -72,10 +75,12 @@ impl MemberTuple {
             _ => Some(PrincipalId(reader.array()?)),
         };
         let beats = reader.u64()?;
-        let incarnation = match flags & HAS_INCARNATION {
+        let number = match flags & (HAS_INCARNATION | IS_BROKEN) {
             0 => None,
-            _ => Some(WriterId(reader.u64()?)),
+            HAS_INCARNATION | IS_BROKEN => Some(WriterId(reader.u64()?)),
+            _ => return Err(reader.malformed("an incarnation that is there and broken")),
         };
+        let is_broken = flags & IS_BROKEN != 0;
         let last_commit = match flags & HAS_COMMIT {
             0 => None,
             _ => Some(MemberCommit {
@@ -86,10 +91,11 @@ impl MemberTuple {
         };
         reader.finish()?;
         let record = MemberRecord {
-            incarnation,
+            incarnation: number.filter(|_| !is_broken),
             is_away: flags & IS_AWAY != 0,
             beats,
             last_commit,
+            broken: number.filter(|_| is_broken),
         };
         Ok(Self {
             edge,

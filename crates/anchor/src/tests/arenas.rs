@@ -3,7 +3,7 @@
 use super::support::Dice;
 use crate::{
     ARENA_BITS, Arena, ArenaChange, LEVEL_MAX, LeaseRange, MAX_LEASE_QUEUE, MAX_LEASES, Mail, MemberChange,
-    MemberCommit, MemberNumber, MemberRecord, MemberTuple, OwnerId, PrincipalId, SHAPE_LEASE,
+    MemberCommit, MemberNumber, MemberRecord, MemberTuple, MemberWriter, OwnerId, PrincipalId, SHAPE_LEASE,
 };
 use firn_format::{Version, WriterId};
 
@@ -384,6 +384,7 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
             version: Version(9),
             sequence: 10,
         }),
+        broken: None,
     };
     let tuple = MemberTuple {
         edge: OwnerId([0x22; 16]),
@@ -414,11 +415,27 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
         );
     }
     assert!(MemberTuple::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
-    for (place, value) in [(0, 2), (1, b'L'), (2, 0x1f)] {
+    for (place, value) in [(0, 2), (1, b'L'), (2, 0x1f), (2, 0x2f)] {
         let mut changed = bytes.to_vec();
         changed[place] = value;
         assert!(MemberTuple::from_bytes(&changed).is_err(), "{value} at {place}");
     }
+    let broken = MemberTuple {
+        record: MemberRecord {
+            incarnation: None,
+            is_away: false,
+            broken: Some(WriterId(7)),
+            ..tuple.record.clone()
+        },
+        ..tuple.clone()
+    };
+    let mut changed = bytes.to_vec();
+    changed[2] = 0x1c;
+    assert_eq!(
+        data_encoding::HEXLOWER.encode(&broken.to_bytes()),
+        data_encoding::HEXLOWER.encode(&changed)
+    );
+    assert_eq!(MemberTuple::from_bytes(&changed), Ok(broken));
     let none = MemberTuple {
         principal: None,
         record: MemberRecord::default(),
@@ -445,4 +462,41 @@ fn mail_is_these_bytes_and_nothing_else_is_read_as_it() {
         changed[place] ^= 0x40;
         assert!(Mail::from_bytes(&changed).is_err(), "at {place}");
     }
+}
+
+#[test]
+fn a_writer_that_is_over_stays_over_whatever_becomes_of_its_member() {
+    let (first, second, third) = (WriterId(7), WriterId(9), WriterId(11));
+    let start = |incarnation| MemberChange::Start { incarnation };
+    let commit = MemberCommit {
+        commit_id: [1; 16],
+        version: Version(3),
+        sequence: 4,
+    };
+    let drawn = MemberRecord::default();
+    assert_eq!(drawn.writer(first), MemberWriter::NotStarted);
+    let record = start(second).apply(&drawn).expect("its first start");
+    assert_eq!(record.writer(first), MemberWriter::Over, "it comes too late");
+    assert_eq!(record.writer(second), MemberWriter::Commits { up_to: None });
+    let incarnation = second;
+    let record = MemberChange::Commit { incarnation, commit }
+        .apply(&record)
+        .expect("it is present");
+    assert_eq!(record.writer(second), MemberWriter::Commits { up_to: Some(4) });
+    let broken = record.broken().expect("it is present");
+    assert_eq!(broken.writer(second), MemberWriter::Over);
+    for late in [first, second] {
+        assert!(
+            start(late).apply(&broken).is_err(),
+            "a start that comes after the break"
+        );
+    }
+    let again = start(third).apply(&broken).expect("a new one");
+    assert_eq!(again.writer(second), MemberWriter::Over);
+    let none = MemberWriter::Commits { up_to: None };
+    assert_eq!(
+        again.writer(third),
+        none,
+        "what the one before committed lay in another log"
+    );
 }

@@ -124,6 +124,10 @@ impl Cleaner {
         let mut plans = BTreeMap::new();
         for (ordinal, branch) in scene.branches.iter().enumerate() {
             let Some(head) = &branch.head else { continue };
+            // Members merge nothing (docs/leases.md): forwarding records lead them on.
+            if branch.tuple.by_inode {
+                continue;
+            }
             let (uid, version) = (head.object.uid(), head.trees.version);
             let mut usage = Vec::new();
             let (sequence, chained_from) = match (&branch.proposal, branch.unmerged()) {

@@ -1,8 +1,10 @@
-//! A volume that several members write at the same moment: one alone against the model, two with directories of their own, one that is broken and comes back, one volume that an owner wrote before, and histories of many.
+//! A volume that several members write at the same moment: one alone against the model, two with directories of their own, one that is broken and comes back, one volume that
+//! an owner wrote before, a cleaner beside members, and histories of many.
 
 mod alone;
 mod broken;
 mod change_attributes;
+mod cleaned;
 mod former;
 mod histories;
 mod offices;

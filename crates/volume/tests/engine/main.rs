@@ -1,6 +1,7 @@
 //! The engine as a whole, on simulated machines.
 
 mod against_model;
+mod archive;
 mod beside_audits;
 mod by_inode;
 mod cleaning;

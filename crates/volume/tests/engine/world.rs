@@ -1,5 +1,6 @@
 //! One simulated edge with its bucket and table.
 
+use crate::archive::Archived;
 use firn_anchor::Anchor;
 use firn_env::{
     Env,
@@ -23,22 +24,49 @@ pub struct World {
     meter: Meter,
     table: MemoryTable,
     env: Env,
+    archive: Option<Arc<MemoryStore>>,
 }
 
 impl World {
     pub fn new(simulation: &Simulation) -> Self {
+        let unmetered = Arc::new(MemoryStore::new(&simulation.env()));
+        let store = Metered::new(unmetered.clone());
+        Self::over(simulation, (unmetered, store), None)
+    }
+
+    /// The same, with a copy of all that was ever put: roots can be read there after a cleaner deleted what they need.
+    pub fn with_archive(simulation: &Simulation) -> Self {
+        let unmetered = Arc::new(MemoryStore::new(&simulation.env()));
+        let archive = Arc::new(MemoryStore::new(&simulation.env()));
+        let archived = Archived::new(unmetered.clone(), archive.clone());
+        Self::over(
+            simulation,
+            (unmetered, Metered::new(Arc::new(archived))),
+            Some(archive),
+        )
+    }
+
+    fn over(
+        simulation: &Simulation,
+        (unmetered, store): (Arc<MemoryStore>, Metered),
+        archive: Option<Arc<MemoryStore>>,
+    ) -> Self {
         let machine = simulation.machine("edge");
         let env = machine.env();
-        let unmetered = Arc::new(MemoryStore::new(&simulation.env()));
-        let store = Arc::new(Metered::new(unmetered.clone()));
         Self {
             machine,
             unmetered,
             meter: store.meter(),
-            store,
+            store: Arc::new(store),
             table: MemoryTable::new(),
             env,
+            archive,
         }
+    }
+
+    /// See [`World::with_archive`].
+    pub fn archive(&self) -> Option<Arc<MemoryStore>> {
+        self.archive.clone()
     }
 
     pub fn model(&self) -> Arc<MemoryVfs> {

@@ -9,7 +9,11 @@
 //! - **S3** a change sees all that was acknowledged as published before it began, and so does a read after the root was read;
 //! - **S4** is S2 of appends: who appended to an older state would write over what came since;
 //! - no leaf is found changed by who was not broken, every office that was is told so, and once nothing fails any more everybody changes everything.
+//!
+//! In some a cleaner runs beside them ([`cleaner`]); then roots before the last are read from a copy of the store from which nothing was deleted, the last
+//! one and the clones from what is left.
 
+mod cleaner;
 pub mod office;
 mod oracle;
 
@@ -18,15 +22,18 @@ use crate::{
     files::{create, directory},
     world::World,
 };
+use cleaner::Cleaning;
 use firn_anchor::{Arena, MemberNumber, VolumeTuple};
 use firn_env::{mutants::planting, sim::Simulation};
 use firn_format::VolumeId;
 use firn_table::FaultRates;
 use firn_vfs::{FileHandle, Vfs};
+use futures::future::{Either, select};
 use office::Office;
 use oracle::{Observed, judge};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -77,14 +84,28 @@ impl Told {
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+        self.add(what, 1);
+    }
+
+    fn add(&mut self, what: &'static str, count: u64) {
+        *self.counts.entry(what).or_default() += count;
     }
 }
 
+/// Who beside the offices is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    ACleaner,
+}
+
 /// Runs one history: what it went through, or what is wrong with it.
-fn history(seed: u64) -> Result<BTreeMap<&'static str, u64>, String> {
+fn history(seed: u64, beside: Beside) -> Result<BTreeMap<&'static str, u64>, String> {
     let simulation = Arc::new(Simulation::new(seed));
-    let world = Arc::new(World::new(&simulation));
+    let world = Arc::new(match beside {
+        Beside::Nobody => World::new(&simulation),
+        Beside::ACleaner => World::with_archive(&simulation),
+    });
     let told = Shared::default();
     let observed: Arc<Mutex<Observed>> = Arc::default();
     let watched = observed.clone();
@@ -154,10 +175,22 @@ fn history(seed: u64) -> Result<BTreeMap<&'static str, u64>, String> {
         })
         .collect();
     let waiting = env.clone();
+    let cleaning =
+        (beside == Beside::ACleaner).then(|| Cleaning::new(&simulation, world.clone(), told.clone(), seed));
     let ended = simulation.run(async move {
         let lives: Vec<_> = offices.into_iter().map(Office::live).collect();
         let all = futures::future::join_all(lives);
-        waiting.timeout(Duration::from_secs(100_000), all).await.is_ok()
+        let Some(cleaning) = &cleaning else {
+            return waiting.timeout(Duration::from_secs(100_000), all).await.is_ok();
+        };
+        let all = waiting.timeout(Duration::from_secs(100_000), all);
+        let goes_on = pin!(cleaning.go_on(&waiting));
+        let ended = match select(pin!(all), goes_on).await {
+            Either::Left((ended, _)) => ended.is_ok(),
+            Either::Right(((), _)) => unreachable!("it never ends"),
+        };
+        cleaning.finish(&waiting).await;
+        ended
     });
     world.table().settle();
     let told = std::mem::take(&mut *lock(&told));
@@ -179,41 +212,71 @@ fn number_from(variable: &str) -> Option<u64> {
 /// Within so many each rule that is left out must be noticed.
 const SEEDS_OF_A_BUG: u64 = 300;
 
-#[test]
-fn offices_that_fail_keep_all_promises() {
+/// Runs histories and sums up what they went through, each of `all` more often than three times.
+fn histories(beside: Beside, count: u64, all: &[&str]) -> BTreeMap<&'static str, u64> {
     let first = number_from("FIRST_SEED").unwrap_or(0);
-    let count = number_from("SEEDS").unwrap_or(30);
+    let count = number_from("SEEDS").unwrap_or(count);
     let mut sum = BTreeMap::new();
     for seed in first..first + count {
-        let counts = history(seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let counts = history(seed, beside).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         for (what, count) in counts {
             *sum.entry(what).or_insert(0) += count;
         }
     }
     println!("{count} histories: {sum:?}");
     if count >= 30 {
-        for what in [
-            "changes",
-            "crashes",
-            "breaks",
-            "broken offices that went on",
-            "departures",
-            "salvage clones",
-            "salvaged",
-            "went on",
-            "moves",
-            "publications",
-        ] {
+        for what in all {
             assert!(sum.get(what).is_some_and(|count| *count > 3), "{what}: {sum:?}");
         }
     }
+    sum
+}
+
+#[test]
+fn offices_that_fail_keep_all_promises() {
+    let all = [
+        "changes",
+        "crashes",
+        "breaks",
+        "broken offices that went on",
+        "departures",
+        "salvage clones",
+        "salvaged",
+        "went on",
+        "moves",
+        "publications",
+    ];
+    histories(Beside::Nobody, 30, &all);
+}
+
+#[test]
+fn offices_keep_all_promises_while_a_cleaner_deletes_what_no_root_and_no_office_needs() {
+    let all = [
+        "changes",
+        "breaks",
+        "salvage clones",
+        "salvaged",
+        "went on",
+        "cleaner runs",
+        "cleaners that died",
+        "segments retired",
+        "segments deleted",
+        "objects moved",
+    ];
+    let sum = histories(Beside::ACleaner, 30, &all);
+    let (put, left) = (sum["segments put"], sum["segments left"]);
+    assert!(2 * left < put, "{left} of {put} segments are left");
 }
 
 /// Requires that a rule that is left out is noticed. A panic of an office is one way to.
 fn is_noticed(bug: &str) {
+    is_noticed_in(bug, Beside::Nobody);
+}
+
+fn is_noticed_in(bug: &str, beside: Beside) {
     let found = planting(Some(bug), || {
         (0..SEEDS_OF_A_BUG).find_map(|seed| {
-            let ran = std::panic::catch_unwind(|| history(seed));
+            let ran = std::panic::catch_unwind(|| history(seed, beside));
             let why = match ran {
                 Ok(Ok(_)) => return None,
                 Ok(Err(why)) => why,
@@ -269,4 +332,24 @@ fn what_goes_on_though_it_stands_on_what_was_salvaged_is_noticed() {
 #[test]
 fn what_a_broken_office_drops_without_salvage_is_noticed() {
     is_noticed("volume.drops_what_is_lost");
+}
+
+#[test]
+fn a_cleaner_that_judges_what_may_be_about_to_be_committed_is_noticed() {
+    is_noticed_in("cleaner.judge_members_uncommitted", Beside::ACleaner);
+}
+
+#[test]
+fn a_cleaner_that_reads_heads_before_members_is_noticed() {
+    is_noticed_in("cleaner.heads_before_members", Beside::ACleaner);
+}
+
+#[test]
+fn a_cleaner_that_ignores_what_was_retained_for_a_broken_office_is_noticed() {
+    is_noticed_in("cleaner.ignore_retained_roots", Beside::ACleaner);
+}
+
+#[test]
+fn a_start_after_which_the_last_commit_of_another_writer_counts_is_noticed() {
+    is_noticed_in("anchor.start_keeps_last_commit", Beside::ACleaner);
 }

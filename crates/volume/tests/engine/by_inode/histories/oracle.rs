@@ -13,11 +13,14 @@ use firn_env::sim::Simulation;
 use firn_format::{
     Checkpoint, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place, decode_object,
 };
-use firn_store::ObjectKey;
+use firn_store::{ObjectKey, Store};
 use firn_table::{Condition, ItemKey, MemoryTable, Table, Write};
 use firn_vfs::{FileHandle, Vfs};
 use firn_volume::{Parts, Volume, file_system_id};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// What the table has shown.
 #[derive(Default)]
@@ -176,7 +179,16 @@ fn see(
     let table = MemoryTable::new();
     let client = table.connect(&env);
     let anchor = Anchor::new(client.clone(), env.clone(), parts.anchor.family());
-    let parts = Parts { anchor, ..parts };
+    // What only older roots need may be deleted by now.
+    let store: Arc<dyn Store> = match world.archive() {
+        Some(archive) if !is_last => archive,
+        Some(_) | None => parts.store.clone(),
+    };
+    let parts = Parts {
+        anchor,
+        store,
+        ..parts
+    };
     let (tuple, places) = (tuple.clone(), places.clone());
     let seen = simulation.run(async move {
         parts

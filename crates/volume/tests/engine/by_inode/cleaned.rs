@@ -1,0 +1,236 @@
+//! A cleaner beside members: what they wrote over comes back as free space, and what one may still refer to stays.
+
+use super::offices::{make, patient, start, with_two};
+use crate::{
+    files::{create, look, read, write},
+    world::World,
+};
+use firn_anchor::Anchor;
+use firn_cleaner::{Cleaner, Limits, Report};
+use firn_env::{Env, sim::Simulation};
+use firn_format::{SegmentId, WriterId};
+use firn_vfs::Vfs;
+use firn_volume::{Parts, ServingState};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Cleans until there is nothing more to do; the reports of all runs.
+async fn clean(world: &World, env: &Env) -> Vec<Report> {
+    let parts = world.parts_in(env);
+    let limits = Limits {
+        grace: GRACE,
+        ..Limits::default()
+    };
+    let mut cleaner = Cleaner::new(env, parts.store, &parts.anchor, limits);
+    let mut reports = Vec::new();
+    loop {
+        let report = cleaner.run().await.expect("it cleans");
+        let nothing = report.retired_segments + report.deleted_segments + report.waiting_segments == 0;
+        assert!(report.damaged.is_empty(), "{report:?}");
+        reports.push(report);
+        if nothing {
+            return reports;
+        }
+        env.sleep(2 * GRACE).await;
+    }
+}
+
+fn sum(reports: &[Report], of: impl Fn(&Report) -> u64) -> u64 {
+    reports.iter().map(of).sum()
+}
+
+/// The segments of a writer that are in the store.
+fn segments_of(world: &World, writer: WriterId) -> BTreeSet<u64> {
+    let contents = world.store().contents();
+    let segments = contents
+        .keys()
+        .filter_map(|key| SegmentId::parse_key(key.as_str()));
+    let own = segments.filter(|(_, segment)| segment.writer == writer);
+    own.map(|(_, segment)| segment.sequence).collect()
+}
+
+#[test]
+fn what_members_wrote_over_comes_back_as_free_space() {
+    with_two(11, |env, volumes, world| async move {
+        let mut files = Vec::new();
+        for (number, volume) in volumes.iter().enumerate() {
+            files.push(create(volume, volume.root(), &format!("file {number}")).await);
+        }
+        for round in 1..=20_u8 {
+            for (volume, file) in volumes.iter().zip(&files) {
+                let content: Vec<u8> = (0..100_000_u32)
+                    .map(|at| (at * 7919 >> 5) as u8 ^ round)
+                    .collect();
+                write(volume, *file, 0, content).await;
+                volume.sync().await.expect("published");
+            }
+        }
+        let before = world.store().stored_bytes();
+        let reports = clean(&world, &env).await;
+        let after = world.store().stored_bytes();
+        let deleted = sum(&reports, |report| report.deleted_segments);
+        let moved = sum(&reports, |report| report.moved_objects);
+        println!("{before} bytes before, {after} after; {deleted} segments deleted, {moved} objects moved");
+        assert!(after * 5 < before, "{before} bytes before, {after} after");
+        assert!(deleted >= 30, "{deleted} segments deleted");
+        assert!(
+            sum(&reports, |report| report.proposals) == 0,
+            "members merge none"
+        );
+        for volume in &volumes {
+            volume.catch_up().await.expect("the root is read");
+            for number in 0..2 {
+                let file = look(volume, &[&format!("file {number}")])
+                    .await
+                    .expect("it is there");
+                let content = read(volume, file, 0, 100_000).await.expect("it is read");
+                assert!(
+                    content
+                        .iter()
+                        .enumerate()
+                        .all(|(at, byte)| *byte == (at as u32 * 7919 >> 5) as u8 ^ 20)
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_in_no_root_yet_stays_until_its_writer_is_over() {
+    let simulation = Simulation::new(12);
+    let world = Arc::new(World::new(&simulation));
+    let machine = simulation.machine("first");
+    let env = machine.env();
+    let client = world.table().connect(&env);
+    let parts = world.parts_in(&env);
+    let anchor = Anchor::new(client.clone(), env.clone(), parts.anchor.family());
+    let parts = Parts { anchor, ..parts };
+    let (within, outside) = (world.clone(), simulation.env());
+    let (number, writer, unrooted) = simulation
+        .run(async move {
+            let number = make(&parts, 1).await[0];
+            let volume = start(&parts, number, &patient()).await;
+            let file = create(&volume, volume.root(), "file").await;
+            write(&volume, file, 0, vec![1; 50_000]).await;
+            volume.sync().await.expect("published");
+            let writer = volume.member_by_inode().expect("a member").incarnation();
+            let before = segments_of(&within, writer);
+            // The store takes what the anchor does not hear of.
+            client.set_outage(true);
+            write(&volume, file, 0, vec![2; 50_000]).await;
+            let synced = outside.timeout(Duration::from_secs(30), volume.sync()).await;
+            assert!(synced.is_err(), "it is not committed");
+            let unrooted: BTreeSet<u64> = &segments_of(&within, writer) - &before;
+            (number, writer, unrooted)
+        })
+        .expect("the run ends");
+    let run_cleaner = |what: &str| {
+        let (within, env) = (world.clone(), simulation.env());
+        let reports = simulation
+            .run(async move { clean(&within, &env).await })
+            .expect("the run ends");
+        let left: BTreeSet<u64> = &segments_of(&world, writer) & &unrooted;
+        println!(
+            "{what}: {} of {} segments in no root are left",
+            left.len(),
+            unrooted.len()
+        );
+        (reports, left)
+    };
+    if !unrooted.is_empty() {
+        let (reports, left) = run_cleaner("its writer may commit");
+        assert_eq!(left, unrooted);
+        assert!(reports[0].uncommitted_segments > 0, "{reports:?}");
+    }
+    machine.crash();
+    let env = machine.restart();
+    let parts = world.parts_in(&env);
+    let volume = simulation
+        .run(async move { start(&parts, number, &patient()).await })
+        .expect("the run ends");
+    let (_, left) = run_cleaner("its writer is over");
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!unrooted.is_empty(), "something was uploaded");
+    simulation
+        .run(async move {
+            let file = look(&volume, &["file"]).await.expect("it is there");
+            let content = read(&volume, file, 0, 50_000).await.expect("it is read");
+            assert_eq!(content, vec![2; 50_000], "the journal has it");
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_member_that_only_reads_goes_on_to_newer_roots_before_what_it_knows_is_deleted() {
+    with_two(13, |env, [first, second], world| async move {
+        let file = create(&first, first.root(), "file").await;
+        write(&first, file, 0, vec![1; 50_000]).await;
+        first.sync().await.expect("published");
+        second.catch_up().await.expect("the root is read");
+        let seen = second.attributes(file).await.expect("it is there");
+        assert_eq!(seen.size_bytes, 50_000);
+        write(&first, file, 0, vec![2; 60_000]).await;
+        first.sync().await.expect("published");
+        // As long as a cleaner waits that nobody told otherwise.
+        env.sleep(Limits::default().grace / 2).await;
+        let reports = clean(&world, &env).await;
+        assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
+        let content = read(&second, file, 0, 60_000).await.expect("it is read");
+        assert_eq!(content, vec![2; 60_000]);
+    });
+}
+
+#[test]
+fn a_member_that_was_cut_off_for_longer_than_segments_stay_publishes_after_another_start() {
+    let simulation = Simulation::new(14);
+    let world = Arc::new(World::new(&simulation));
+    let machine = simulation.machine("first");
+    let env = machine.env();
+    let client = world.table().connect(&env);
+    let own = world.parts_in(&env);
+    let anchor = Anchor::new(client.clone(), env, own.anchor.family());
+    let own = Parts { anchor, ..own };
+    let beside = world.machine_beside(&simulation, "second");
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let numbers = make(&own, 2).await;
+            let first = start(&own, numbers[0], &patient()).await;
+            let second = start(&beside, numbers[1], &patient()).await;
+            let file = create(&first, first.root(), "file").await;
+            first.sync().await.expect("published");
+            second.catch_up().await.expect("the root is read");
+            let others = create(&second, second.root(), "others").await;
+            second.sync().await.expect("published");
+            first.catch_up().await.expect("the root is read");
+            client.set_outage(true);
+            write(&first, file, 0, vec![3; 50_000]).await;
+            for round in 0..20 {
+                write(&second, others, 0, vec![round; 50_000]).await;
+                second.sync().await.expect("published");
+            }
+            let reports = clean(&world, &env).await;
+            assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
+            client.set_outage(false);
+            let mut waited = 0;
+            while !matches!(first.status().serving_state, ServingState::Failed(_)) {
+                if matches!(env.timeout(GRACE, first.sync()).await, Ok(Ok(()))) {
+                    println!("it was published without another start");
+                    break;
+                }
+                waited += 1;
+                assert!(waited < 30, "it neither publishes nor ends");
+            }
+            if let ServingState::Failed(why) = first.status().serving_state {
+                println!("{why}");
+                first.stop().await.expect("it stops");
+                let again = start(&own, numbers[0], &patient()).await;
+                again.sync().await.expect("published");
+            }
+            second.catch_up().await.expect("the root is read");
+            let content = read(&second, file, 0, 50_000).await.expect("it is read");
+            assert_eq!(content, vec![3; 50_000]);
+        })
+        .expect("the run ends");
+}
