@@ -23,7 +23,7 @@
 //!
 //! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
 //!
-//! **Nobody but tests opens such a volume.** Not here yet: cleaners, snapshots and everything else that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
+//! **Nobody but tests opens such a volume.** Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
 //! ([`Volume::catch_up`]).
 
 mod adoption;

@@ -96,6 +96,7 @@ pub(super) async fn build(inner: &Inner, volume: &VolumeTuple) -> Result<Build, 
     // No root may have records that a crash takes from the journal.
     let durable = inner.journal.durable(frozen.covered).await;
     durable.map_err(unreadable)?;
+    inner.env.fault_point("by_inode.after_build").await;
     publishing.built = Some(root);
     Ok(Build::Root(built))
 }

@@ -101,6 +101,7 @@ impl Cleaning {
 
     /// Once nobody changes anything any more.
     pub async fn finish(&self, env: &Env) {
+        self.machine.faults().disarm();
         self.machine.kill();
         self.machine.restart();
         for _ in 0..LAST_RUNS {

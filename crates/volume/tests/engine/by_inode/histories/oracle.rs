@@ -11,7 +11,8 @@ use crate::{
 use firn_anchor::{Anchor, Arena, LeaseRange, MemberNumber, OwnerId, VolumeTuple};
 use firn_env::sim::Simulation;
 use firn_format::{
-    Checkpoint, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place, decode_object,
+    Checkpoint, FamilyId, INODE_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place,
+    decode_object,
 };
 use firn_store::{ObjectKey, Store};
 use firn_table::{Condition, ItemKey, MemoryTable, Table, Write};
@@ -180,8 +181,9 @@ fn see(
     let client = table.connect(&env);
     let anchor = Anchor::new(client.clone(), env.clone(), parts.anchor.family());
     // What only older roots need may be deleted by now.
-    let store: Arc<dyn Store> = match world.archive() {
-        Some(archive) if !is_last => archive,
+    let archive = world.archive().map(|archive| archive as Arc<dyn Store>);
+    let store = match &archive {
+        Some(archive) if !is_last => archive.clone(),
         Some(_) | None => parts.store.clone(),
     };
     let parts = Parts {
@@ -217,7 +219,9 @@ fn see(
             uid: root.uid,
             location: root.location,
         };
-        let leaves = leaves(&parts, pointer, root.version).await;
+        // Read at the places where they were put: who has no keys is led nowhere.
+        let where_put = archive.unwrap_or_else(|| parts.store.clone());
+        let leaves = leaves(&*where_put, parts.anchor.family(), (pointer, root.version)).await;
         let (contents, whole) = read(&opened, &places, is_last)
             .await
             .map_err(|why| format!("S2: version {}: {why}", root.version.0))?;
@@ -317,16 +321,16 @@ async fn are_a_tree(volume: &Volume, places: &Places) -> Result<(), String> {
 }
 
 /// The leaves of a root's inode map, by a reader without keys.
-async fn leaves(parts: &Parts, root: Pointer, version: Version) -> BTreeMap<u64, Uid> {
+async fn leaves(
+    store: &dyn Store,
+    family: FamilyId,
+    (root, version): (Pointer, Version),
+) -> BTreeMap<u64, Uid> {
     let object = async |pointer: Pointer, place: Place| {
         let location = pointer.location;
-        let key = ObjectKey::new(&location.segment.key(&parts.anchor.family()));
+        let key = ObjectKey::new(&location.segment.key(&family));
         let (offset, length) = (u64::from(location.offset), u64::from(location.length));
-        let bytes = parts
-            .store
-            .get_range(&key, offset, length)
-            .await
-            .expect("it is there");
+        let bytes = store.get_range(&key, offset, length).await.expect("it is there");
         let fetched = decode_object(bytes).expect("an object");
         fetched.verify(&pointer.uid, Some(place)).expect("the right one")
     };
