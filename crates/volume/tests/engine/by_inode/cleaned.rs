@@ -195,7 +195,7 @@ fn a_member_that_was_cut_off_for_longer_than_segments_stay_publishes_after_anoth
             let numbers = make(&own, 2).await;
             // It remembers little of what it read.
             let forgetful = VolumeConfig {
-                memory_cache_bytes: 64 << 10,
+                memory_cache_bytes: 0,
                 disk_cache_bytes: 0,
                 ..patient()
             };
