@@ -203,10 +203,7 @@ impl MemberChange {
                     is_away: false,
                     beats: record.beats.saturating_add(1),
                     // Its sequence counts another writer's segments.
-                    last_commit: match firn_env::planted!("anchor.start_keeps_last_commit") {
-                        true => record.last_commit,
-                        false => None,
-                    },
+                    last_commit: None,
                     broken: None,
                 })
             }

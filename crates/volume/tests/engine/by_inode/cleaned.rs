@@ -5,10 +5,11 @@ use crate::{
     files::{create, look, read, write},
     world::World,
 };
-use firn_anchor::Anchor;
+use firn_anchor::{Anchor, OwnerId};
 use firn_cleaner::{Cleaner, Limits, Report};
-use firn_env::{Env, sim::Simulation};
+use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_format::{SegmentId, WriterId};
+use firn_table::FaultRates;
 use firn_vfs::Vfs;
 use firn_volume::{Parts, ServingState, VolumeConfig};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -60,7 +61,7 @@ fn what_members_wrote_over_comes_back_as_free_space() {
         for round in 1..=20_u8 {
             for (volume, file) in volumes.iter().zip(&files) {
                 let content: Vec<u8> = (0..100_000_u32)
-                    .map(|at| (at * 7919 >> 5) as u8 ^ round)
+                    .map(|at| ((at * 7919) >> 5) as u8 ^ round)
                     .collect();
                 write(volume, *file, 0, content).await;
                 volume.sync().await.expect("published");
@@ -89,7 +90,7 @@ fn what_members_wrote_over_comes_back_as_free_space() {
                     content
                         .iter()
                         .enumerate()
-                        .all(|(at, byte)| *byte == (at as u32 * 7919 >> 5) as u8 ^ 20)
+                        .all(|(at, byte)| *byte == ((at as u32 * 7919) >> 5) as u8 ^ 20)
                 );
             }
         }
@@ -158,8 +159,23 @@ fn what_is_in_no_root_yet_stays_until_its_writer_is_over() {
         .expect("the run ends");
 }
 
+/// Whether a scenario fails once a rule is left out.
+fn is_noticed(bug: &str, scenario: fn()) {
+    let ran = planting(Some(bug), || std::panic::catch_unwind(scenario));
+    assert!(ran.is_err(), "{bug}");
+}
+
 #[test]
 fn a_member_that_only_reads_goes_on_to_newer_roots_before_what_it_knows_is_deleted() {
+    reads_only();
+}
+
+#[test]
+fn a_member_that_adopts_only_what_it_is_asked_for_is_noticed() {
+    is_noticed("volume.adopts_when_asked", reads_only);
+}
+
+fn reads_only() {
     with_two(13, |env, [first, second], world| async move {
         let file = create(&first, first.root(), "file").await;
         write(&first, file, 0, vec![1; 50_000]).await;
@@ -180,6 +196,15 @@ fn a_member_that_only_reads_goes_on_to_newer_roots_before_what_it_knows_is_delet
 
 #[test]
 fn a_member_that_was_cut_off_for_longer_than_segments_stay_publishes_after_another_start() {
+    is_cut_off();
+}
+
+#[test]
+fn a_member_that_serves_on_though_the_root_it_changed_is_gone_is_noticed() {
+    is_noticed("volume.goes_on_without_ground", is_cut_off);
+}
+
+fn is_cut_off() {
     let simulation = Simulation::new(14);
     let world = Arc::new(World::new(&simulation));
     let machine = simulation.machine("first");
@@ -242,4 +267,84 @@ fn a_member_that_was_cut_off_for_longer_than_segments_stay_publishes_after_anoth
             assert_eq!(content, vec![3; 50_000]);
         })
         .expect("the run ends");
+}
+
+/// Seconds that each call of a slow cleaner takes to the table.
+const CALL_SECONDS: u64 = 60;
+
+/// Calls of a run, in each of which the office commits and starts again in one of the scenarios.
+const CALLS: u64 = 16;
+
+/// An office commits, and starts again, in each of the calls that a cleaner makes; whether what it committed is there afterwards.
+fn starts_again_while_a_cleaner_looks() {
+    for call in 0..CALLS {
+        starts_again_in(call);
+    }
+}
+
+fn starts_again_in(call: u64) {
+    let simulation = Simulation::new(15 + call);
+    let world = Arc::new(World::new(&simulation));
+    let beside = world.machine_beside(&simulation, "office");
+    let cleaner = world.parts_in(&simulation.machine("cleaner").env());
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let number = make(&beside, 1).await[0];
+            let volume = start(&beside, number, &patient()).await;
+            let file = create(&volume, volume.root(), "file").await;
+            write(&volume, file, 0, vec![1; 50_000]).await;
+            volume.sync().await.expect("published");
+            let client = world.table().connect(&cleaner.env);
+            let each = Duration::from_secs(CALL_SECONDS);
+            client.set_rates(FaultRates {
+                delay: each..=each,
+                ..FaultRates::default()
+            });
+            let anchor = Anchor::new(client, cleaner.env.clone(), cleaner.anchor.family());
+            let limits = Limits {
+                time: Duration::from_secs(100_000),
+                cleaner_lease: Duration::from_secs(100_000),
+                free_per_mille: 0,
+                grace: GRACE,
+                ..Limits::default()
+            };
+            let mut slow = Cleaner::new(&cleaner.env, cleaner.store.clone(), &anchor, limits);
+            let cleaning = cleaner.env.spawn("clean", async move { slow.run().await });
+            env.sleep(Duration::from_secs(call * CALL_SECONDS + CALL_SECONDS / 2))
+                .await;
+            write(&volume, file, 0, vec![2; 50_000]).await;
+            volume.sync().await.expect("published");
+            volume.stop().await.expect("it stops");
+            let volume = start(&beside, number, &patient()).await;
+            cleaning.await.expect("the machine is up").expect("it cleans");
+            env.sleep(2 * GRACE).await;
+            clean(&world, &env).await;
+            volume.stop().await.expect("it stops");
+            // It knows nothing of what it wrote.
+            let fresh = world.parts_in(&beside.env);
+            let fresh = Parts {
+                env: world.env(),
+                ..fresh
+            };
+            let joined = fresh
+                .anchor
+                .join_volume(fresh.volume, OwnerId([9; 16]), "reader")
+                .await;
+            let reader = start(&fresh, joined.expect("it joins"), &patient()).await;
+            let file = look(&reader, &["file"]).await.expect("it is there");
+            let content = read(&reader, file, 0, 50_000).await.expect("it is read");
+            assert_eq!(content, vec![2; 50_000], "call {call}");
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn what_an_office_commits_before_it_starts_again_is_kept_whenever_a_cleaner_looks() {
+    starts_again_while_a_cleaner_looks();
+}
+
+#[test]
+fn a_cleaner_that_reads_heads_before_members_is_noticed() {
+    is_noticed("cleaner.heads_before_members", starts_again_while_a_cleaner_looks);
 }

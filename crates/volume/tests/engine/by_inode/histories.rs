@@ -340,16 +340,6 @@ fn a_cleaner_that_judges_what_may_be_about_to_be_committed_is_noticed() {
 }
 
 #[test]
-fn a_cleaner_that_reads_heads_before_members_is_noticed() {
-    is_noticed_in("cleaner.heads_before_members", Beside::ACleaner);
-}
-
-#[test]
 fn a_cleaner_that_ignores_what_was_retained_for_a_broken_office_is_noticed() {
     is_noticed_in("cleaner.ignore_retained_roots", Beside::ACleaner);
-}
-
-#[test]
-fn a_start_after_which_the_last_commit_of_another_writer_counts_is_noticed() {
-    is_noticed_in("anchor.start_keeps_last_commit", Beside::ACleaner);
 }
