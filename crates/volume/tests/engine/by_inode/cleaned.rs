@@ -322,11 +322,7 @@ fn starts_again_in(call: u64) {
             clean(&world, &env).await;
             volume.stop().await.expect("it stops");
             // It knows nothing of what it wrote.
-            let fresh = world.parts_in(&beside.env);
-            let fresh = Parts {
-                env: world.env(),
-                ..fresh
-            };
+            let fresh = world.own_parts();
             let joined = fresh
                 .anchor
                 .join_volume(fresh.volume, OwnerId([9; 16]), "reader")
