@@ -236,6 +236,8 @@ fn is_cut_off() {
             first.sync().await.expect("published");
             second.catch_up().await.expect("the root is read");
             let others = create(&second, second.root(), "others").await;
+            // Or the segment of this commit would hardly have garbage.
+            write(&second, others, 0, vec![9; 50_000]).await;
             second.sync().await.expect("published");
             first.catch_up().await.expect("the root is read");
             client.set_outage(true);
