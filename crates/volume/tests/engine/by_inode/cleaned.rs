@@ -204,6 +204,9 @@ fn a_member_that_serves_on_though_the_root_it_changed_is_gone_is_noticed() {
     is_noticed("volume.goes_on_without_ground", is_cut_off);
 }
 
+/// Files after which who remembers little has nothing left of what it read before: more than fetched ranges are kept in memory.
+const READ_LAST: u8 = 80;
+
 fn is_cut_off() {
     let simulation = Simulation::new(14);
     let world = Arc::new(World::new(&simulation));
@@ -226,9 +229,13 @@ fn is_cut_off() {
             };
             let first = start(&own, numbers[0], &forgetful).await;
             let second = start(&beside, numbers[1], &patient()).await;
-            let large = create(&first, first.root(), "large").await;
-            for at in 0..10 {
-                write(&first, large, at * 100_000, vec![at as u8 + 1; 100_000]).await;
+            let mut read_last = Vec::new();
+            for number in 0..READ_LAST {
+                let file = create(&first, first.root(), &format!("read last {number}")).await;
+                write(&first, file, 0, vec![number; 20_000]).await;
+                // Each in a segment of its own.
+                first.sync().await.expect("published");
+                read_last.push(file);
             }
             let file = create(&first, first.root(), "file").await;
             // It is held from here on.
@@ -240,12 +247,13 @@ fn is_cut_off() {
             write(&second, others, 0, vec![9; 50_000]).await;
             second.sync().await.expect("published");
             first.catch_up().await.expect("the root is read");
+            let (tuple, _) = own.anchor.load(own.volume).await.expect("it is read");
+            let ground = tuple.root.expect("a root").location.segment;
+            assert!(segments_of(&world, ground.writer).contains(&ground.sequence));
             client.set_outage(true);
             write(&first, file, 0, vec![3; 50_000]).await;
-            for at in 0..10 {
-                read(&first, large, at * 100_000, 100_000)
-                    .await
-                    .expect("it is read");
+            for file in &read_last {
+                read(&first, *file, 0, 20_000).await.expect("it is read");
             }
             for round in 0..20 {
                 write(&second, others, 0, vec![round; 50_000]).await;
@@ -253,6 +261,11 @@ fn is_cut_off() {
             }
             let reports = clean(&world, &env).await;
             assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
+            let left = segments_of(&world, ground.writer);
+            assert!(
+                !left.contains(&ground.sequence),
+                "{ground} of {left:?} is still there"
+            );
             client.set_outage(false);
             let mut waited = 0;
             while !matches!(first.status().serving_state, ServingState::Failed(_)) {
