@@ -19,7 +19,6 @@ use crate::{
     follower::differing_inodes,
     journal::Sequence,
     objects::{Objects, ReadError},
-    serving::ServingState,
     state::{CountersChange, FrozenEntry, Grounds, VolumeCounters},
     usage::UsageMap,
     volume::Inner,
@@ -81,9 +80,6 @@ pub(super) async fn build(inner: &Inner, volume: &VolumeTuple) -> Result<Build, 
     let numbers: BTreeSet<u64> = frozen.numbers().collect();
     grounds.retain(|number, _| numbers.contains(number));
     let changed = changed_leaf(&inner.objects, &grounds, adopted.checkpoint.inode_map).await;
-    if let Err(error @ (ReadError::Missing { .. } | ReadError::Corrupt { .. })) = &changed {
-        end_without_ground(inner, error);
-    }
     if let Some(inode) = changed.map_err(unreadable)?
         && !firn_env::planted!("volume.no_leaf_check")
     {
@@ -99,18 +95,6 @@ pub(super) async fn build(inner: &Inner, volume: &VolumeTuple) -> Result<Build, 
     inner.env.fault_point("by_inode.after_build").await;
     publishing.built = Some(root);
     Ok(Build::Root(built))
-}
-
-/// A root on which something was changed cannot be read any more: this member was cut off for longer than a cleaner leaves what no root needs. A start
-/// puts the journal on the newest root.
-fn end_without_ground(inner: &Inner, error: &ReadError) {
-    tracing::error!(%error, "the root that was changed here is gone; this office serves no more until it is started again");
-    if firn_env::planted!("volume.goes_on_without_ground") {
-        return;
-    }
-    inner.set_serving_state(ServingState::Failed(format!(
-        "this office was cut off for long, and the state on which it changed files is cleaned away ({error}); everything acknowledged is in its journal. Start it again"
-    )));
 }
 
 /// Takes what is changed, if anything is, or a root has to say that the journal was judged.

@@ -11,7 +11,6 @@ use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_format::{SegmentId, WriterId};
 use firn_table::FaultRates;
 use firn_vfs::Vfs;
-use firn_volume::{Parts, ServingState, VolumeConfig};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const GRACE: Duration = Duration::from_secs(60);
@@ -192,96 +191,6 @@ fn reads_only() {
         let content = read(&second, file, 0, 60_000).await.expect("it is read");
         assert_eq!(content, vec![2; 60_000]);
     });
-}
-
-#[test]
-fn a_member_that_was_cut_off_for_longer_than_segments_stay_publishes_after_another_start() {
-    is_cut_off();
-}
-
-#[test]
-fn a_member_that_serves_on_though_the_root_it_changed_is_gone_is_noticed() {
-    is_noticed("volume.goes_on_without_ground", is_cut_off);
-}
-
-/// Files after which who remembers little has nothing left of what it read before: more than fetched ranges are kept in memory.
-const READ_LAST: u8 = 80;
-
-fn is_cut_off() {
-    let simulation = Simulation::new(14);
-    let world = Arc::new(World::new(&simulation));
-    let machine = simulation.machine("first");
-    let env = machine.env();
-    let client = world.table().connect(&env);
-    let own = world.parts_in(&env);
-    let anchor = Anchor::new(client.clone(), env, own.anchor.family());
-    let own = Parts { anchor, ..own };
-    let beside = world.machine_beside(&simulation, "second");
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let numbers = make(&own, 2).await;
-            // It remembers little of what it read.
-            let forgetful = VolumeConfig {
-                memory_cache_bytes: 0,
-                disk_cache_bytes: 0,
-                ..patient()
-            };
-            let first = start(&own, numbers[0], &forgetful).await;
-            let second = start(&beside, numbers[1], &patient()).await;
-            let mut read_last = Vec::new();
-            for number in 0..READ_LAST {
-                let file = create(&first, first.root(), &format!("read last {number}")).await;
-                write(&first, file, 0, vec![number; 20_000]).await;
-                // Each in a segment of its own.
-                first.sync().await.expect("published");
-                read_last.push(file);
-            }
-            let file = create(&first, first.root(), "file").await;
-            // It is held from here on.
-            write(&first, file, 0, vec![1; 50_000]).await;
-            first.sync().await.expect("published");
-            second.catch_up().await.expect("the root is read");
-            let others = create(&second, second.root(), "others").await;
-            // Or the segment of this commit would hardly have garbage.
-            write(&second, others, 0, vec![9; 50_000]).await;
-            second.sync().await.expect("published");
-            first.catch_up().await.expect("the root is read");
-            let (tuple, _) = own.anchor.load(own.volume).await.expect("it is read");
-            let ground = tuple.root.expect("a root").location.segment;
-            assert!(segments_of(&world, ground.writer).contains(&ground.sequence));
-            client.set_outage(true);
-            write(&first, file, 0, vec![3; 50_000]).await;
-            for file in &read_last {
-                read(&first, *file, 0, 20_000).await.expect("it is read");
-            }
-            for round in 0..20 {
-                write(&second, others, 0, vec![round; 50_000]).await;
-                second.sync().await.expect("published");
-            }
-            let reports = clean(&world, &env).await;
-            assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
-            let left = segments_of(&world, ground.writer);
-            assert!(
-                !left.contains(&ground.sequence),
-                "{ground} of {left:?} is still there"
-            );
-            client.set_outage(false);
-            let mut waited = 0;
-            while !matches!(first.status().serving_state, ServingState::Failed(_)) {
-                let synced = env.timeout(GRACE, first.sync()).await;
-                assert!(!matches!(synced, Ok(Ok(()))), "what it stands on was still there");
-                waited += 1;
-                assert!(waited < 30, "it neither publishes nor ends");
-            }
-            first.stop().await.expect("it stops");
-            let again = start(&own, numbers[0], &patient()).await;
-            again.sync().await.expect("published");
-            second.catch_up().await.expect("the root is read");
-            let content = read(&second, file, 0, 50_000).await.expect("it is read");
-            assert_eq!(content, vec![3; 50_000]);
-        })
-        .expect("the run ends");
 }
 
 /// Seconds that each call of a slow cleaner takes to the table.
