@@ -64,6 +64,9 @@ pub async fn run(backend: Arc<dyn AnchorBackend>, env: &Env) {
     subject
         .the_absent_are_taken_from_and_the_silent_broken(&mut members)
         .await;
+    subject
+        .what_is_retained_for_a_broken_member_is_given_up(&mut members)
+        .await;
     subject.a_home_without_a_member_is_nobodys(&mut members).await;
     subject.a_writer_is_drawn_once().await;
     subject.lists_are_bounded_and_names_are_names().await;

@@ -156,6 +156,25 @@ pub enum AnchorError {
         /// How many.
         retained: usize,
     },
+    /// A silent member cannot be broken: every place for a root that its journal would be judged by is taken, by members that were broken and have not come back.
+    #[error(
+        "{silent} is not heard and holds what is to be changed in volume {volume}, and cannot be broken: {retained} roots are kept for offices that were \
+         broken and have not come back, the most there can be, the oldest for {oldest} since {}; nothing was changed. Start {silent} or {oldest} again, \
+         or give up what {oldest} has not published",
+        Utc(*since_ms)
+    )]
+    NoPlaceToRetain {
+        /// The volume.
+        volume: VolumeId,
+        /// Who would be broken.
+        silent: String,
+        /// How many there are.
+        retained: usize,
+        /// For whom the oldest is kept.
+        oldest: String,
+        /// Since when, milliseconds since 1970 by the clock of who broke it.
+        since_ms: i64,
+    },
     /// The volume is written by members, and owned by nobody.
     #[error(
         "volume {volume} is shared by inode: its members write it, and nobody owns it; nothing was changed. An edge writes it by joining it"

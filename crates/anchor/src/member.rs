@@ -8,6 +8,7 @@
 //!  leave      the incarnation                           away: all leases of the member are void
 //!  return     the incarnation, away                     present
 //!  break      present, an incarnation                   no incarnation, and which it was (with the lease: [`Arena::broken`](crate::Arena::broken))
+//!  give up    no incarnation                            since when the root that was retained for its journal is kept no more; a commit ends that
 //! ```
 //!
 //! **No incarnation comes back.** A start needs a number above that of the incarnation, or of the one that was broken; so a writer that is over
@@ -67,6 +68,9 @@ pub struct MemberRecord {
     pub last_commit: Option<MemberCommit>,
     /// The incarnation that was broken, as long as no other one has started.
     pub broken: Option<WriterId>,
+    /// When the root that a break retained for its journal was given up, milliseconds since 1970: what the journal has that is in no root can
+    /// be judged no more. A start leaves it, for who starts has to know; a commit ends it: then the member has gone on without that.
+    pub given_up_at_ms: Option<i64>,
 }
 
 /// What a member's record says of one of its writers.
@@ -176,6 +180,20 @@ impl MemberRecord {
         })
     }
 
+    /// The record after the root that was retained for its journal was given up.
+    ///
+    /// # Errors
+    /// [`Unfit`]: it has started again, and is about to judge its journal, or was never broken.
+    pub(crate) fn given_up(&self, given_up_at_ms: i64) -> Result<Self, Unfit> {
+        if self.incarnation.is_some() {
+            return Err(Unfit("the member has started again, and judges its journal"));
+        }
+        Ok(Self {
+            given_up_at_ms: Some(given_up_at_ms),
+            ..self.clone()
+        })
+    }
+
     fn of(&self, incarnation: WriterId) -> Result<Self, Unfit> {
         if self.incarnation != Some(incarnation) {
             return Err(Unfit("this incarnation of the member is over"));
@@ -205,6 +223,8 @@ impl MemberChange {
                     // Its sequence counts another writer's segments.
                     last_commit: None,
                     broken: None,
+                    // Its journal is still to be judged, and it has to learn that it cannot.
+                    given_up_at_ms: record.given_up_at_ms,
                 })
             }
             Self::Beat { incarnation } => record.of(incarnation),
@@ -215,6 +235,7 @@ impl MemberChange {
                 }
                 Ok(MemberRecord {
                     last_commit: Some(commit),
+                    given_up_at_ms: None,
                     ..alive
                 })
             }

@@ -120,6 +120,61 @@ impl Subject {
         self.assert_limit(nobody, "mail of nobody").await;
     }
 
+    pub(super) async fn what_is_retained_for_a_broken_member_is_given_up(&self, members: &mut Members) {
+        let (anchor, Members { alice, bob }) = (&self.anchor, members);
+        let watched = self.entry(alice).await;
+        assert!(
+            !anchor.give_up(bob, &watched).await.expect("an answer"),
+            "she is there"
+        );
+        let at = (inode_of(alice, 950), 0);
+        anchor
+            .break_member(bob, at, &watched)
+            .await
+            .expect("she was silent");
+        let broken = self.entry(alice).await;
+        let late = Self::call(MemberCall::GiveUp {
+            by: Self::by(bob, self.version_of(bob)),
+            broken: Self::by(alice, broken.version),
+            seen: anchor.load(SHARED).await.expect("it is there").1,
+            given_up_at_ms: 5,
+            change_id: [0x38; 16],
+        });
+        let mut again = anchor
+            .start_member(SHARED, alice.member())
+            .await
+            .expect("a start");
+        let conflict = AnchorAnswer::Conflict {
+            with: Obstacle::Holder,
+        };
+        assert_eq!(
+            self.answer(&late).await,
+            conflict,
+            "she is back, and judges her journal"
+        );
+        assert!(!anchor.give_up(bob, &broken).await.expect("an answer"));
+        let watched = self.entry(&again).await;
+        let at = (inode_of(alice, 951), 0);
+        anchor
+            .break_member(bob, at, &watched)
+            .await
+            .expect("she was silent");
+        let broken = self.entry(&again).await;
+        assert!(anchor.give_up(bob, &broken).await.expect("an answer"));
+        let (tuple, _) = anchor.load(SHARED).await.expect("it is there");
+        assert_eq!(tuple.retained_for_member(alice.member()), None);
+        assert!(self.entry(&again).await.tuple.record.given_up_at_ms.is_some());
+        assert!(!anchor.give_up(bob, &broken).await.expect("an answer"), "once");
+        again = anchor
+            .start_member(SHARED, alice.member())
+            .await
+            .expect("a start");
+        assert!(again.tuple().record.given_up_at_ms.is_some(), "her start is told");
+        *alice = again;
+        self.members_commit(alice).await;
+        assert_eq!(self.entry(alice).await.tuple.record.given_up_at_ms, None);
+    }
+
     pub(super) async fn a_home_without_a_member_is_nobodys(&self, members: &mut Members) {
         let (anchor, Members { alice, bob }) = (&self.anchor, members);
         // Numbers of a writer that is no member, as an owner's are.

@@ -1,9 +1,9 @@
 //! Bytes of a member's tuple.
 //!
 //! ```text
-//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit, 8: a principal, 16: it was broken) | change id [16]
+//! member = version u8 (1) | kind u8 ('M') | flags u8 (1: an incarnation, 2: away, 4: a commit, 8: a principal, 16: it was broken, 32: given up) | change id [16]
 //!          | edge [16] | name text | principal [16]? | beats u64
-//!          | incarnation u64? | (commit id [16] | version u64 | sequence u64)?
+//!          | incarnation u64? | (commit id [16] | version u64 | sequence u64)? | given up at i64?
 //! ```
 
 use super::{MemberCommit, MemberRecord, MemberTuple, PrincipalId};
@@ -22,6 +22,8 @@ const HAS_COMMIT: u8 = 4;
 const HAS_PRINCIPAL: u8 = 8;
 /// The number is that of an incarnation that was broken.
 const IS_BROKEN: u8 = 16;
+/// The time at the end is there.
+const IS_GIVEN_UP: u8 = 32;
 
 impl MemberTuple {
     /// Encodes.
@@ -38,7 +40,8 @@ impl MemberTuple {
             | flag(IS_AWAY, record.is_away)
             | flag(HAS_COMMIT, record.last_commit.is_some())
             | flag(HAS_PRINCIPAL, self.principal.is_some())
-            | flag(IS_BROKEN, record.incarnation.is_none() && record.broken.is_some()));
+            | flag(IS_BROKEN, record.incarnation.is_none() && record.broken.is_some())
+            | flag(IS_GIVEN_UP, record.given_up_at_ms.is_some()));
         writer.raw(&self.change_id);
         writer.raw(&self.edge.0);
         writer.text(&self.name);
@@ -54,6 +57,9 @@ impl MemberTuple {
             writer.u64(commit.version.0);
             writer.u64(commit.sequence);
         }
+        if let Some(at_ms) = record.given_up_at_ms {
+            writer.i64(at_ms);
+        }
         writer.finish().into()
     }
 
@@ -64,7 +70,7 @@ impl MemberTuple {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = layout::open(bytes, LAYOUT_VERSION, MEMBER_KIND)?;
         let flags = reader.u8()?;
-        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT | HAS_PRINCIPAL | IS_BROKEN) != 0 {
+        if flags & !(HAS_INCARNATION | IS_AWAY | HAS_COMMIT | HAS_PRINCIPAL | IS_BROKEN | IS_GIVEN_UP) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
         }
         let change_id = reader.array()?;
@@ -89,6 +95,10 @@ impl MemberTuple {
                 sequence: reader.u64()?,
             }),
         };
+        let given_up_at_ms = match flags & IS_GIVEN_UP {
+            0 => None,
+            _ => Some(reader.i64()?),
+        };
         reader.finish()?;
         let record = MemberRecord {
             incarnation: number.filter(|_| !is_broken),
@@ -96,6 +106,7 @@ impl MemberTuple {
             beats,
             last_commit,
             broken: number.filter(|_| is_broken),
+            given_up_at_ms,
         };
         Ok(Self {
             edge,

@@ -12,6 +12,7 @@
 //!  break              arena; holder's record: no incarnation; volume: head retained  all of these, own record       present
 //!  bump mail          the other member's mail                                        mail                           present
 //!  forget retained    volume: without the root retained for the member               volume, own record             present
+//!  give up            volume: the same for another member; that one's record         both, own record               present
 //! ```
 //!
 //! **Everything that a member changes is conditional on its own record** (but mail, which only wakes). So a beat fences all that was under way, and
@@ -270,6 +271,23 @@ pub enum MemberCall {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         change_id: [u8; 16],
     },
+    /// Gives up the root that is retained for a member that was broken and has not come back: its record says so.
+    GiveUp {
+        /// Who.
+        by: SeenMember,
+        /// Whose root.
+        broken: SeenMember,
+        /// The version of the volume's tuple.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        seen: TupleVersion,
+        /// By the caller's wall clock, milliseconds since 1970.
+        given_up_at_ms: i64,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
+    },
 }
 
 impl MemberCall {
@@ -289,7 +307,8 @@ impl MemberCall {
             | Self::TakeFromNobody { .. }
             | Self::Break { .. }
             | Self::BumpMail { .. }
-            | Self::ForgetRetained { .. } => false,
+            | Self::ForgetRetained { .. }
+            | Self::GiveUp { .. } => false,
         }
     }
 

@@ -1,8 +1,9 @@
 //! A member's commit: the volume's root and the commit's id in the own record, in one transaction.
 
-use super::{Membership, member_sort};
+use super::{MemberEntry, Membership, member_sort};
 use crate::{
-    Anchor, AnchorCall, AnchorError, MemberCall, MemberChange, MemberCommit, Obstacle, Root, TupleVersion,
+    Anchor, AnchorCall, AnchorError, MemberCall, MemberChange, MemberCommit, Obstacle, Root, SeenMember,
+    TupleVersion,
     anchor::{nonsense, volume_sort},
     retry,
 };
@@ -97,6 +98,60 @@ impl Anchor {
             return Err(membership.broken());
         }
         Ok(membership.tuple.record.records_commit(&commit_id))
+    }
+
+    /// Gives up the root that is retained for a member that was broken and has not come back, as `broken` was read: what its journal has and no root does can be judged
+    /// no more, and its record says since when. A place for another is free then. `false`: it has come back meanwhile, or the root is gone already.
+    ///
+    /// # Errors
+    /// As [`Anchor::beat_member`].
+    pub async fn give_up(
+        &self,
+        membership: &mut Membership,
+        broken: &MemberEntry,
+    ) -> Result<bool, AnchorError> {
+        let volume = membership.volume;
+        let change_id = self.env.random_bytes();
+        let mut last = None;
+        for attempt in 0..retry::ATTEMPTS {
+            retry::BACKOFF.wait(&self.env, attempt).await;
+            let (tuple, seen) = match self.load(volume).await {
+                Ok(loaded) => loaded,
+                Err(AnchorError::Table(error)) if error.is_in_doubt() => {
+                    last = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if tuple.change_id == change_id {
+                return Ok(true);
+            }
+            let is_back = broken.tuple.record.incarnation.is_some();
+            if is_back || tuple.retained_for_member(broken.member).is_none() {
+                return Ok(false);
+            }
+            let call = MemberCall::GiveUp {
+                by: membership.seen(),
+                broken: SeenMember {
+                    member: broken.member,
+                    seen: broken.version,
+                },
+                seen,
+                given_up_at_ms: self.env.wall().as_millis(),
+                change_id,
+            };
+            match self.change(AnchorCall::Members { volume, call }).await {
+                Ok(Ok(_)) => return Ok(true),
+                Ok(Err(Obstacle::Holder)) => return Ok(false),
+                Ok(Err(obstacle)) => {
+                    self.after(membership, obstacle).await?;
+                    last = None;
+                }
+                Err(error) if error.is_in_doubt() => last = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(self.gave_up(&volume_sort(volume), last))
     }
 
     /// Forgets the root that a break retained for this member, once its journal is judged. One that is not there is fine.

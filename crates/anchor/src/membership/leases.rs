@@ -5,8 +5,8 @@
 
 use super::{MemberEntry, Membership, arena_prefix, arena_sort, numbered};
 use crate::{
-    Anchor, AnchorCall, AnchorError, Arena, ArenaChange, LeaseRange, LeaseRefusal, MemberCall, MemberNumber,
-    Obstacle, SeenMember, SeenRange, TupleVersion,
+    Anchor, AnchorCall, AnchorError, Arena, ArenaChange, LeaseRange, LeaseRefusal, MAX_RETAINED_ROOTS,
+    MemberCall, MemberNumber, Obstacle, SeenMember, SeenRange, TupleVersion,
     anchor::{decode, nonsense},
     retry,
 };
@@ -143,8 +143,8 @@ impl Anchor {
     /// head root is retained for its journal, once.
     ///
     /// # Errors
-    /// As [`Anchor::change_lease`]; with [`LeaseRefusal::HolderPresent`] if it gave a sign of life, and a
-    /// [limit](firn_table::TableError::Limit) if the volume retains the most roots there can be.
+    /// As [`Anchor::change_lease`]; with [`LeaseRefusal::HolderPresent`] if it gave a sign of life, and
+    /// [`AnchorError::NoPlaceToRetain`] if the volume retains the most roots there can be.
     pub async fn break_member(
         &self,
         membership: &mut Membership,
@@ -256,7 +256,23 @@ impl Anchor {
             },
             Doing::TakeFromNobody => MemberCall::TakeFromNobody { by, range, change_id },
             Doing::Break(holder) => {
-                let (_, volume_seen) = self.load(membership.volume).await?;
+                let (tuple, volume_seen) = self.load(membership.volume).await?;
+                if tuple.retained_for_member(holder.member).is_none()
+                    && tuple.retained.len() >= MAX_RETAINED_ROOTS
+                {
+                    let oldest = &tuple.retained[0];
+                    let of = match oldest.member {
+                        Some(member) => self.member(membership.volume, member).await?.0.name,
+                        None => "an owner before it was shared".to_owned(),
+                    };
+                    return Err(AnchorError::NoPlaceToRetain {
+                        volume: membership.volume,
+                        silent: holder.tuple.name.clone(),
+                        retained: tuple.retained.len(),
+                        oldest: of,
+                        since_ms: oldest.retained_at_ms,
+                    });
+                }
                 MemberCall::Break {
                     by,
                     range,

@@ -106,6 +106,16 @@ impl TableBackend {
             MemberCall::ForgetRetained { by, seen, change_id } => {
                 self.forget_for_member(volume, by, seen, change_id).await
             }
+            MemberCall::GiveUp {
+                by,
+                broken,
+                seen,
+                given_up_at_ms,
+                change_id,
+            } => {
+                self.give_up(volume, by, (broken, seen), (given_up_at_ms, change_id))
+                    .await
+            }
         }
     }
 
@@ -327,6 +337,48 @@ impl TableBackend {
             .map_err(|why| limited(format!("volume {volume}: {why}")))?;
         let steps = vec![
             (self.put(&sort, changed.to_bytes(), Some(seen)), Obstacle::Tuple),
+            (self.unchanged(volume, by), Obstacle::Member),
+        ];
+        self.steps(&sort, steps, mark).await
+    }
+
+    async fn give_up(
+        &self,
+        volume: VolumeId,
+        by: SeenMember,
+        (broken, seen): (SeenMember, TupleVersion),
+        (given_up_at_ms, change_id): (i64, [u8; 16]),
+    ) -> Result<AnchorAnswer, TableError> {
+        let sort = volume_sort(volume);
+        let mark = Some((volume_mark as ReadMark, change_id));
+        if let Err(obstacle) = self.present(volume, by).await? {
+            return self.already(&sort, mark, obstacle).await;
+        }
+        let Some(member) = self.member_at(volume, broken).await? else {
+            return self.already(&sort, mark, Obstacle::Holder).await;
+        };
+        let tuple = match self.volume_at(volume, seen).await? {
+            Ok(tuple) => tuple,
+            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+        };
+        let refused = |why: crate::Unfit| limited(format!("{} of volume {volume}: {why}", broken.member));
+        if tuple.retained_for_member(broken.member).is_none() {
+            return Err(refused(crate::Unfit("no root is retained for its journal")));
+        }
+        let record = member.record.given_up(given_up_at_ms).map_err(refused)?;
+        let changed = tuple.forgetting_for(broken.member, change_id).map_err(refused)?;
+        let given_up = MemberTuple {
+            record,
+            change_id,
+            ..member
+        };
+        let theirs = member_sort(volume, broken.member);
+        let steps = vec![
+            (self.put(&sort, changed.to_bytes(), Some(seen)), Obstacle::Tuple),
+            (
+                self.put(&theirs, given_up.to_bytes(), Some(broken.seen)),
+                Obstacle::Holder,
+            ),
             (self.unchanged(volume, by), Obstacle::Member),
         ];
         self.steps(&sort, steps, mark).await

@@ -305,6 +305,13 @@ fn a_record_changes_for_the_incarnation_that_runs_and_no_other() {
         .broken(single(HOME), member(1), (member(3), &back))
         .unwrap();
     assert!(MemberChange::Beat { incarnation: new }.apply(&broken).is_err());
+    assert!(started.given_up(7).is_err(), "it is there");
+    let given_up = broken.given_up(7).unwrap();
+    let incarnation = WriterId(9);
+    let started = MemberChange::Start { incarnation }.apply(&given_up).unwrap();
+    assert_eq!(started.given_up_at_ms, Some(7), "a start alone does not end it");
+    let change = MemberChange::Commit { incarnation, commit };
+    assert_eq!(change.apply(&started).unwrap().given_up_at_ms, None);
 }
 
 fn crowded() -> Arena {
@@ -385,6 +392,7 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
             sequence: 10,
         }),
         broken: None,
+        given_up_at_ms: None,
     };
     let tuple = MemberTuple {
         edge: OwnerId([0x22; 16]),
@@ -415,7 +423,7 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
         );
     }
     assert!(MemberTuple::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
-    for (place, value) in [(0, 2), (1, b'L'), (2, 0x1f), (2, 0x2f)] {
+    for (place, value) in [(0, 2), (1, b'L'), (2, 0x1f), (2, 0x2f), (2, 0x4f)] {
         let mut changed = bytes.to_vec();
         changed[place] = value;
         assert!(MemberTuple::from_bytes(&changed).is_err(), "{value} at {place}");
@@ -435,7 +443,31 @@ fn a_members_record_is_these_bytes_and_nothing_else_is_read_as_one() {
         data_encoding::HEXLOWER.encode(&broken.to_bytes()),
         data_encoding::HEXLOWER.encode(&changed)
     );
-    assert_eq!(MemberTuple::from_bytes(&changed), Ok(broken));
+    assert_eq!(MemberTuple::from_bytes(&changed), Ok(broken.clone()));
+    let given_up = MemberTuple {
+        record: MemberRecord {
+            given_up_at_ms: Some(11),
+            ..tuple.record.clone()
+        },
+        ..tuple.clone()
+    };
+    let with_time = given_up.to_bytes();
+    assert_eq!(with_time[..2], bytes[..2]);
+    assert_eq!(with_time[2], 0x2f);
+    assert_eq!(with_time[3..bytes.len()], bytes[3..]);
+    assert_eq!(with_time[bytes.len()..], [11, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(MemberTuple::from_bytes(&with_time), Ok(given_up));
+    let both = MemberTuple {
+        record: MemberRecord {
+            given_up_at_ms: Some(11),
+            ..broken.record.clone()
+        },
+        ..tuple.clone()
+    };
+    let mut with_time = with_time.to_vec();
+    with_time[2] = 0x3c;
+    assert_eq!(both.to_bytes()[..], with_time[..]);
+    assert_eq!(MemberTuple::from_bytes(&with_time), Ok(both));
     let none = MemberTuple {
         principal: None,
         record: MemberRecord::default(),
