@@ -33,6 +33,9 @@ use std::{
 
 /// Who waits breaks a holder whose record has stood still for so long: half as long again as leases are valid, since clocks differ.
 pub const BREAK_AFTER: Duration = Duration::from_secs(60);
+/// A root that was retained for a broken member stays for so long at least, so that an office which is closed for a month loses nothing; only then, and only if all
+/// places are taken, it is given up for the next member that has to be broken.
+pub const RETAINED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// A quarter of [`VALID_FOR`](crate::VALID_FOR): three may be lost.
 const BEAT_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks of who waits for a lease.
@@ -86,6 +89,9 @@ pub struct Starting {
     pub volume: Arc<VolumeTuple>,
     /// What the arenas said.
     pub leases: LeaseTable,
+    /// When the root by which the journal of this member would be judged was given up, milliseconds since 1970: then what the journal has and the volume has not must not
+    /// be put on any root.
+    pub given_up_at_ms: Option<i64>,
 }
 
 /// Inodes that stay held and usable until this is dropped.
@@ -186,6 +192,7 @@ impl Member {
             name: membership.tuple().name.clone(),
             volume: tuple.clone(),
             leases: table.clone(),
+            given_up_at_ms: membership.tuple().record.given_up_at_ms,
         });
         let content = alive((&anchor, &env), &mut membership, &mut validity, opening).await?;
         table.adopted(read);
@@ -231,6 +238,18 @@ impl Member {
         let forgotten = self.anchor.forget_retained_for(&mut own.membership).await;
         self.heard(&own, called_at);
         forgotten.map_err(|error| self.told(error))
+    }
+
+    /// Gives up, as an administrator wants it, what a member that was broken has not published: a place for a root is free, and the member starts only once its journal
+    /// was put away. `false`: it has come back, or nothing is retained for it.
+    ///
+    /// # Errors
+    /// [`MemberError`]; call again.
+    pub async fn give_up(&self, member: MemberNumber) -> Result<bool, MemberError> {
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        self.give_up_retained(own, member).await
     }
 
     /// Which member.

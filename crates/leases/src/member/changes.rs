@@ -101,7 +101,12 @@ impl Member {
                         .await
                 } else if self.is_silent(own, &entry) {
                     self.table().taken_from_broken(inode);
-                    self.anchor.break_member(&mut own.membership, at, &entry).await
+                    let broken = self.anchor.break_member(&mut own.membership, at, &entry).await;
+                    let is_full = matches!(broken, Err(AnchorError::NoPlaceToRetain { .. }));
+                    if is_full && self.give_up_oldest(own).await? {
+                        return Ok(false);
+                    }
+                    broken
                 } else {
                     self.wait_for(own, inode, holder, &seen.arena).await?;
                     return Ok(false);
@@ -114,6 +119,53 @@ impl Member {
             self.table().see(arena);
         }
         Ok(taken.is_some())
+    }
+
+    /// Makes a place for one more root that is retained: the oldest is given up, if it was kept for [`RETAINED_FOR`](super::RETAINED_FOR) and its member has not come
+    /// back. `false`: there is none.
+    async fn give_up_oldest(&self, own: &mut Own) -> Result<bool, MemberError> {
+        let (tuple, _) = self.anchor.load(self.volume).await?;
+        let now_ms = self.env.wall().as_millis();
+        let kept_ms = i64::try_from(super::RETAINED_FOR.as_millis()).unwrap_or(i64::MAX);
+        for retained in &tuple.retained {
+            let is_old = now_ms.saturating_sub(retained.retained_at_ms) >= kept_ms;
+            let is_kept = !is_old && !firn_env::planted!("leases.gives_up_early");
+            if is_kept || firn_env::planted!("leases.never_gives_up") {
+                continue;
+            }
+            if let Some(member) = retained.member
+                && member != self.number
+                && self.give_up_retained(own, member).await?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives up what is retained for a member that was broken and has not come back.
+    pub(super) async fn give_up_retained(
+        &self,
+        own: &mut Own,
+        member: MemberNumber,
+    ) -> Result<bool, MemberError> {
+        let (tuple, version) = self.anchor.member(self.volume, member).await?;
+        let broken = MemberEntry {
+            member,
+            tuple,
+            version,
+        };
+        let given_up = self.anchor.give_up(&mut own.membership, &broken).await;
+        let is_given_up = given_up.map_err(|error| self.told(error))?;
+        if is_given_up {
+            let office = &broken.tuple.name;
+            tracing::error!(
+                office,
+                %member,
+                "the root that was kept for an office that was broken and has not come back is given up: what that office has not published stays in its own journal"
+            );
+        }
+        Ok(is_given_up)
     }
 
     /// The same of what is the home of no member.
