@@ -103,6 +103,16 @@ pub(super) struct Judged {
     pub has_records: bool,
 }
 
+impl Judged {
+    /// There is no journal to judge any more, which a root has to say.
+    pub fn nothing() -> Self {
+        Self {
+            has_records: true,
+            ..Self::default()
+        }
+    }
+}
+
 impl Judging<'_> {
     /// Judges the journal, and salvages it if something is lost.
     ///

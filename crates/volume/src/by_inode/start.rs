@@ -20,7 +20,7 @@ use crate::{
     config::VolumeConfig,
     error::VolumeError,
     gathering::ManifestGathering,
-    journal::{Journal, JournalConfig, Replay},
+    journal::{Journal, JournalConfig, Replay, Sequence},
     load::{LoadedCheckpoint, load_newest, load_root},
     local::LocalState,
     objects::Objects,
@@ -59,6 +59,18 @@ pub enum MemberStartError {
     /// The anchor, or the root.
     #[error("{0}")]
     Member(#[from] MemberError),
+    /// The office was broken long ago, and the root by which its journal would be judged was given up.
+    #[error(
+        "this office was broken, and what the volume kept to judge its journal by was given up at {given_up_at_ms} ms since 1970, since it did not come back: what the \
+         journal in {directory} has and the volume has not can be put on no root any more. Nothing was changed. Keep that directory elsewhere, and start again: \
+         the office goes on without it"
+    )]
+    GivenUp {
+        /// When, by the clock of who gave it up.
+        given_up_at_ms: i64,
+        /// Where the journal is, in the state directory.
+        directory: String,
+    },
     /// The volume says which segments must exist, or has another thing that only an owner looks after.
     #[error(
         "the volume has {what}, which a volume that is shared by inode cannot have yet; nothing was changed"
@@ -104,8 +116,10 @@ impl Volume {
         let mut opened = None;
         let mut refused = None;
         let (of, with) = (&parts, &config);
-        let (found, why) = (&mut opened, &mut refused);
+        let mut is_given_up = false;
+        let (found, why, given_up) = (&mut opened, &mut refused, &mut is_given_up);
         let open = |starting: Starting| async move {
+            *given_up = starting.given_up_at_ms.is_some();
             let opening = Opening {
                 parts: of.clone(),
                 config: with.clone(),
@@ -133,6 +147,10 @@ impl Volume {
                 if let Some((inner, _)) = opened {
                     inner.journal.close().await;
                 }
+                if matches!(refused, Some(MemberStartError::GivenUp { .. })) {
+                    // It publishes nothing, so nobody has to wait until it can be broken.
+                    leave(&parts, number).await;
+                }
                 return Err(refused.unwrap_or(error.into()));
             }
         };
@@ -141,7 +159,8 @@ impl Volume {
         if inner.by_inode().member.set(member.clone()).is_err() {
             unreachable!("it was just made");
         }
-        if retained.is_some()
+        // Before that root says so, the next start would not know that what this one journals is its own.
+        if (retained.is_some() || is_given_up)
             && let Err(error) = end_judgement(&inner, &member).await
         {
             inner.journal.close().await;
@@ -181,6 +200,18 @@ impl Volume {
             }
         }
         freed
+    }
+}
+
+/// Goes away at once; if that fails, others break it after a minute.
+async fn leave(parts: &Parts, number: MemberNumber) {
+    let started = parts.anchor.start_member(parts.volume, number).await;
+    let left = match started {
+        Ok(mut membership) => parts.anchor.leave(&mut membership).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = left {
+        tracing::warn!(%error, "an office that does not start is waited for until it can be broken");
     }
 }
 
@@ -237,9 +268,15 @@ impl Opening {
         state.restore_completed(section.completed.clone());
         state.write_beside_others(home..home + (1 << 32), section.next_inode + left_out);
         let retained = tuple.retained_for_member(self.number);
-        let judged = match retained {
-            None => Judged::default(),
-            Some(retained) => {
+        let judged = match (starting.given_up_at_ms, retained) {
+            // Also if another root was retained since: it is not the one that the journal stands on.
+            (Some(given_up_at_ms), _) => {
+                let of = (&*directory, section.covered);
+                self.refuse_journal(of, given_up_at_ms).await?;
+                Judged::nothing()
+            }
+            (None, None) => Judged::default(),
+            (None, Some(retained)) => {
                 let judging = Judging {
                     parts: &self.parts,
                     config: &self.config,
@@ -286,7 +323,7 @@ impl Opening {
         let replaying = Found {
             journal: journal.clone(),
             replay,
-            is_broken: retained.is_some(),
+            is_broken: retained.is_some() || starting.given_up_at_ms.is_some(),
             judged,
         };
         let opened = self
@@ -296,6 +333,28 @@ impl Opening {
             journal.close().await;
         }
         opened
+    }
+
+    /// What is in a journal that can be judged no more is put on no root.
+    async fn refuse_journal(
+        &self,
+        (directory, covered): (&str, Sequence),
+        given_up_at_ms: i64,
+    ) -> Result<(), MemberStartError> {
+        let (env, keys) = (&self.parts.env, &self.parts.keys);
+        if is_absent(&**env.disk(), directory).await? {
+            return Ok(());
+        }
+        let found = Journal::read_only(env, keys, self.parts.volume, directory, covered);
+        let mut found = found.await.map_err(VolumeError::from)?;
+        let record = found.next().await.map_err(VolumeError::from)?;
+        match record.is_none() || firn_env::planted!("volume.given_up_goes_on") {
+            true => Ok(()),
+            false => Err(MemberStartError::GivenUp {
+                given_up_at_ms,
+                directory: directory.to_owned(),
+            }),
+        }
     }
 
     async fn replay(
@@ -366,7 +425,7 @@ impl Opening {
             dirty_since: state.is_dirty().then(|| env.now()),
             last_commit_ms: Some(committed_at_ms),
             committed_to: MemberSection::of(&newest.payload.members, self.number)
-                .map_or(crate::journal::Sequence(0), |section| section.covered),
+                .map_or(Sequence(0), |section| section.covered),
             ..CheckpointTimes::default()
         };
         let usage = UsageMap::found(newest.checkpoint.usage, UsageChanges::default());

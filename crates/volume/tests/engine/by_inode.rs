@@ -6,6 +6,7 @@ mod broken;
 mod change_attributes;
 mod cleaned;
 mod former;
+mod given_up;
 mod histories;
 mod offices;
 mod two;

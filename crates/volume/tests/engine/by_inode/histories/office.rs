@@ -426,7 +426,9 @@ fn is_transient(error: &MemberStartError) -> bool {
         MemberStartError::Member(_) => true,
         // The clone's.
         MemberStartError::Volume(VolumeError::Anchor(error)) => error.is_transient(),
-        MemberStartError::Volume(_) | MemberStartError::Unsupported { .. } => false,
+        MemberStartError::Volume(_)
+        | MemberStartError::GivenUp { .. }
+        | MemberStartError::Unsupported { .. } => false,
     }
 }
 
