@@ -1,8 +1,9 @@
 //! Changes of leases on a table: an arena is written together with a check of the member's own record, and of the holder's if it is taken from one.
 
-use super::{Ground, Step};
+use super::Step;
 use crate::{
-    AnchorAnswer, Arena, ArenaChange, LeaseRange, MemberTuple, Obstacle, SeenMember, SeenRange, TupleVersion,
+    AnchorAnswer, Arena, ArenaChange, LeaseRange, LeaseRefusal, MemberTuple, Obstacle, SeenMember, SeenRange,
+    TupleVersion,
     anchor::volume_sort,
     mark::{ReadMark, arena_mark},
     membership::{arena_sort, member_sort},
@@ -11,6 +12,19 @@ use crate::{
 use bytes::Bytes;
 use firn_format::VolumeId;
 use firn_table::{Condition, TableError, Write};
+
+type Mark = Option<(ReadMark, [u8; 16])>;
+
+/// What a change of a lease begins with.
+struct LeaseGround {
+    range: LeaseRange,
+    /// As it was seen.
+    arena: Arena,
+    /// Where the arena is in the table.
+    sort: String,
+    /// By what the change is recognised after a lost reply.
+    mark: Mark,
+}
 
 impl TableBackend {
     pub(super) async fn change_lease(
@@ -21,24 +35,17 @@ impl TableBackend {
         change: ArenaChange,
         change_id: [u8; 16],
     ) -> Result<AnchorAnswer, TableError> {
-        let range = range_of(&seen)?;
-        let arena = self.arena_for(volume, by, &seen).await?;
-        let (sort, mark) = (
-            arena_sort(volume, arena_number(&seen)),
-            Some((arena_mark as ReadMark, change_id)),
-        );
-        let arena = match arena {
-            Ok(arena) => arena,
-            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+        let lease = match self.lease_at(volume, by, &seen, change_id).await? {
+            Ok(lease) => lease,
+            Err(answered) => return Ok(answered),
         };
-        let changed = arena
-            .changed(change, range, by.member)
-            .map_err(|why| limited(format!("the lease of inode {}: {why}", seen.inode)))?;
+        let changed = lease.arena.changed(change, lease.range, by.member);
+        let changed = changed.map_err(|why| refused(&seen, why))?;
         let mut steps = vec![self.arena_put(volume, &changed, &seen, change_id)];
         if !firn_env::planted!("anchor.lease_without_own_record") {
             steps.push((self.unchanged(volume, by), Obstacle::Member));
         }
-        self.steps(&sort, steps, mark).await
+        self.steps(&lease.sort, steps, lease.mark).await
     }
 
     pub(super) async fn take_from_absent(
@@ -49,26 +56,16 @@ impl TableBackend {
         absent: SeenMember,
         change_id: [u8; 16],
     ) -> Result<AnchorAnswer, TableError> {
-        let range = range_of(&seen)?;
-        let (sort, mark) = (
-            arena_sort(volume, arena_number(&seen)),
-            Some((arena_mark as ReadMark, change_id)),
-        );
-        let ground = match self.arena_for(volume, by, &seen).await? {
-            Ok(arena) => self
-                .member_at(volume, absent)
-                .await?
-                .map(|holder| (arena, holder))
-                .ok_or(Obstacle::Holder),
-            Err(obstacle) => Err(obstacle),
+        let lease = match self.lease_at(volume, by, &seen, change_id).await? {
+            Ok(lease) => lease,
+            Err(answered) => return Ok(answered),
         };
-        let (arena, holder) = match ground {
-            Ok(ground) => ground,
-            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+        let Some(holder) = self.member_at(volume, absent).await? else {
+            return self.already(&lease.sort, lease.mark, Obstacle::Holder).await;
         };
-        let changed = arena
-            .taken_from_absent(range, by.member, (absent.member, &holder.record))
-            .map_err(|why| limited(format!("the lease of inode {}: {why}", seen.inode)))?;
+        let holder = (absent.member, &holder.record);
+        let changed = lease.arena.taken_from_absent(lease.range, by.member, holder);
+        let changed = changed.map_err(|why| refused(&seen, why))?;
         let mut steps = vec![
             self.arena_put(volume, &changed, &seen, change_id),
             (self.unchanged(volume, by), Obstacle::Member),
@@ -76,7 +73,7 @@ impl TableBackend {
         if !firn_env::planted!("anchor.take_on_any_version") {
             steps.push((self.unchanged(volume, absent), Obstacle::Holder));
         }
-        self.steps(&sort, steps, mark).await
+        self.steps(&lease.sort, steps, lease.mark).await
     }
 
     pub(super) async fn take_from_nobody(
@@ -86,24 +83,18 @@ impl TableBackend {
         seen: SeenRange,
         change_id: [u8; 16],
     ) -> Result<AnchorAnswer, TableError> {
-        let range = range_of(&seen)?;
-        let (sort, mark) = (
-            arena_sort(volume, arena_number(&seen)),
-            Some((arena_mark as ReadMark, change_id)),
-        );
-        let arena = match self.arena_for(volume, by, &seen).await? {
-            Ok(arena) => arena,
-            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+        let lease = match self.lease_at(volume, by, &seen, change_id).await? {
+            Ok(lease) => lease,
+            Err(answered) => return Ok(answered),
         };
-        let Some(home) = arena.home() else {
+        let Some(home) = lease.arena.home() else {
             return Err(limited(format!(
                 "inode {} is in nobody's home: it is taken as such",
                 seen.inode
             )));
         };
-        let changed = arena
-            .taken_from_nobody(range, by.member)
-            .map_err(|why| limited(format!("the lease of inode {}: {why}", seen.inode)))?;
+        let changed = lease.arena.taken_from_nobody(lease.range, by.member);
+        let changed = changed.map_err(|why| refused(&seen, why))?;
         let mut steps = vec![
             self.arena_put(volume, &changed, &seen, change_id),
             (self.unchanged(volume, by), Obstacle::Member),
@@ -115,7 +106,7 @@ impl TableBackend {
             };
             steps.push((none, Obstacle::Holder));
         }
-        self.steps(&sort, steps, mark).await
+        self.steps(&lease.sort, steps, lease.mark).await
     }
 
     pub(super) async fn break_member(
@@ -126,17 +117,12 @@ impl TableBackend {
         silent: SeenMember,
         (broken_at_ms, change_id): (i64, [u8; 16]),
     ) -> Result<AnchorAnswer, TableError> {
-        let range = range_of(&seen)?;
-        let (sort, mark) = (
-            arena_sort(volume, arena_number(&seen)),
-            Some((arena_mark as ReadMark, change_id)),
-        );
         if silent.member == by.member {
             return Err(limited("a member does not break itself".into()));
         }
-        let arena = match self.arena_for(volume, by, &seen).await? {
-            Ok(arena) => arena,
-            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+        let lease = match self.lease_at(volume, by, &seen, change_id).await? {
+            Ok(lease) => lease,
+            Err(answered) => return Ok(answered),
         };
         let mut silent = silent;
         let any_version = firn_env::planted!("anchor.break_on_any_version");
@@ -144,15 +130,15 @@ impl TableBackend {
             silent.seen = item.version;
         }
         let Some(holder) = self.member_at(volume, silent).await? else {
-            return self.already(&sort, mark, Obstacle::Holder).await;
+            return self.already(&lease.sort, lease.mark, Obstacle::Holder).await;
         };
         let tuple = match self.volume_at(volume, volume_seen).await? {
             Ok(tuple) => tuple,
-            Err(obstacle) => return self.already(&sort, mark, obstacle).await,
+            Err(obstacle) => return self.already(&lease.sort, lease.mark, obstacle).await,
         };
-        let (changed, record) = arena
-            .broken(range, by.member, (silent.member, &holder.record))
-            .map_err(|why| limited(format!("the lease of inode {}: {why}", seen.inode)))?;
+        let broken = (silent.member, &holder.record);
+        let changed = lease.arena.broken(lease.range, by.member, broken);
+        let (changed, record) = changed.map_err(|why| refused(&seen, why))?;
         let retaining = tuple
             .retaining_for(silent.member, broken_at_ms, change_id)
             .map_err(|why| {
@@ -182,26 +168,39 @@ impl TableBackend {
             ),
             (self.unchanged(volume, by), Obstacle::Member),
         ];
-        self.steps(&sort, steps, mark).await
+        self.steps(&lease.sort, steps, lease.mark).await
     }
 
-    /// The arena that a present member changes.
-    async fn arena_for(
+    /// The lease that a present member changes; or the answer, if that stands already or the change finds an obstacle.
+    async fn lease_at(
         &self,
         volume: VolumeId,
         by: SeenMember,
-        range: &SeenRange,
-    ) -> Result<Ground<Arena>, TableError> {
-        if let Err(obstacle) = self.present(volume, by).await? {
-            return Ok(Err(obstacle));
-        }
-        let Some(seen) = range.seen else {
-            return Ok(Ok(Arena::around(range.inode)));
+        seen: &SeenRange,
+        change_id: [u8; 16],
+    ) -> Result<Result<LeaseGround, AnchorAnswer>, TableError> {
+        let range = seen
+            .range()
+            .ok_or_else(|| limited(format!("leases have no level {}", seen.level)))?;
+        let number = Arena::around(seen.inode).number();
+        let sort = arena_sort(volume, number);
+        let mark: Mark = Some((arena_mark, change_id));
+        let found = match (self.present(volume, by).await?, seen.seen) {
+            (Err(obstacle), _) => Err(obstacle),
+            (Ok(_), None) => Ok(Arena::around(seen.inode)),
+            (Ok(_), Some(version)) => match self.content_at(&sort, version).await? {
+                Some(content) => Ok(readable(&sort, Arena::of_number(number, &content))?),
+                None => Err(Obstacle::Tuple),
+            },
         };
-        let sort = arena_sort(volume, arena_number(range));
-        match self.content_at(&sort, seen).await? {
-            Some(content) => readable(&sort, Arena::of_number(arena_number(range), &content)).map(Ok),
-            None => Ok(Err(Obstacle::Tuple)),
+        match found {
+            Ok(arena) => Ok(Ok(LeaseGround {
+                range,
+                arena,
+                sort,
+                mark,
+            })),
+            Err(obstacle) => self.already(&sort, mark, obstacle).await.map(Err),
         }
     }
 
@@ -212,11 +211,6 @@ impl TableBackend {
     }
 }
 
-fn range_of(seen: &SeenRange) -> Result<LeaseRange, TableError> {
-    let range = seen.range();
-    range.ok_or_else(|| limited(format!("leases have no level {}", seen.level)))
-}
-
-fn arena_number(seen: &SeenRange) -> u64 {
-    Arena::around(seen.inode).number()
+fn refused(seen: &SeenRange, why: LeaseRefusal) -> TableError {
+    limited(format!("the lease of inode {}: {why}", seen.inode))
 }
