@@ -1,18 +1,14 @@
 //! An office that was broken, comes back and judges its journal: what goes on, what is in the salvage clone, and a crash anywhere between.
 
-use super::offices::{make, patient, start};
+use super::offices::{Machines, Started, connected, patient};
 use crate::{
     files::{create, directory, look, name, read, write},
-    world::{World, root},
+    world::root,
 };
-use firn_anchor::{Anchor, MemberNumber};
-use firn_env::{
-    mutants::planting,
-    sim::{Machine, Simulation},
-};
-use firn_table::MemoryTableClient;
+use firn_anchor::MemberNumber;
+use firn_env::{mutants::planting, sim::Simulation};
 use firn_vfs::Vfs;
-use firn_volume::{MemberStartError, MemberStartReport, Parts, Volume};
+use firn_volume::{MemberStartError, MemberStartReport, Volume};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -30,9 +26,7 @@ type Others = fn(Arc<Volume>) -> futures::future::BoxFuture<'static, ()>;
 
 /// Two offices, of which the first is broken.
 struct Offices {
-    simulation: Simulation,
-    world: Arc<World>,
-    first: Machine,
+    machines: Machines,
     number: MemberNumber,
     second: Arc<Volume>,
     last_made: u64,
@@ -44,14 +38,6 @@ struct Outcome {
     volume: Tree,
     /// Each salvage clone by its name.
     salvaged: BTreeMap<String, Tree>,
-}
-
-pub fn connected(world: &World, machine: &Machine) -> (Parts, Arc<MemoryTableClient>) {
-    let env = machine.env();
-    let client = world.table().connect(&env);
-    let parts = world.parts_in(&env);
-    let anchor = Anchor::new(client.clone(), env, parts.anchor.family());
-    (Parts { anchor, ..parts }, client)
 }
 
 async fn tree(volume: &Volume) -> Tree {
@@ -77,15 +63,9 @@ async fn tree(volume: &Volume) -> Tree {
 impl Offices {
     /// The first changes things under what it holds while it is cut off, and is broken by the second.
     fn broken(seed: u64, changes: Changes, others: Others) -> Self {
-        let simulation = Simulation::new(seed);
-        let world = Arc::new(World::new(&simulation));
-        let (first, beside) = (simulation.machine("first"), simulation.machine("second"));
-        let (own, client) = connected(&world, &first);
-        let (other, _) = connected(&world, &beside);
-        let ran = simulation.run(async move {
-            let numbers = make(&own, 2).await;
-            let volume = Arc::new(start(&own, numbers[0], &patient()).await);
-            let second = Arc::new(start(&other, numbers[1], &patient()).await);
+        let machines = Machines::new(Simulation::new(seed));
+        let (number, second, last_made) = machines.start(move |started: Started| async move {
+            let (volume, second) = (Arc::new(started.first), Arc::new(started.second));
             let here = directory(&*volume, volume.root(), "here").await;
             let lost = directory(&*volume, volume.root(), "lost").await;
             create(&*volume, here, "kept").await;
@@ -102,19 +82,15 @@ impl Offices {
             renamed.expect("it is moved back");
             volume.sync().await.expect("published");
             second.catch_up().await.expect("the root is read");
-            client.set_outage(true);
+            started.table.set_outage(true);
             let last_made = changes(volume.clone()).await;
             others(second.clone()).await;
             second.sync().await.expect("published");
-            (numbers[0], second, last_made)
+            (started.numbers[0], second, last_made)
         });
-        let (number, second, last_made) = ran.expect("the run ends");
-        first.crash();
-        first.restart();
+        machines.restart_first();
         Self {
-            simulation,
-            world,
-            first,
+            machines,
             number,
             second,
             last_made,
@@ -123,7 +99,7 @@ impl Offices {
 
     /// Starts the first until it serves, or its machine is down. `None`: it is down.
     fn come_back(&self) -> Option<(Volume, MemberStartReport)> {
-        let (parts, _) = connected(&self.world, &self.first);
+        let (parts, _) = connected(&self.machines.world, &self.machines.first);
         let (env, number) = (parts.env.clone(), self.number);
         let starts = async move {
             loop {
@@ -135,11 +111,12 @@ impl Offices {
             }
         };
         let attempted = self
+            .machines
             .simulation
             .run(async move { env.spawn("start", starts).await.ok() });
         let started = attempted.expect("the run ends");
         assert!(
-            started.is_some() || !self.first.is_running(),
+            started.is_some() || !self.machines.first.is_running(),
             "the start panicked"
         );
         started
@@ -147,12 +124,11 @@ impl Offices {
 
     /// What the volume has after another start of the first, and what every clone has.
     fn outcome(&self) -> Outcome {
-        self.first.crash();
-        self.first.restart();
+        self.machines.restart_first();
         let (volume, report) = self.come_back().expect("nothing crashes");
         assert_eq!(report.salvage, None, "it is done once");
-        let (parts, second) = (self.world.own_parts(), self.second.clone());
-        let ran = self.simulation.run(async move {
+        let (parts, second) = (self.machines.world.own_parts(), self.second.clone());
+        let ran = self.machines.simulation.run(async move {
             volume.sync().await.expect("published");
             second.catch_up().await.expect("the root is read");
             let found = tree(&second).await;
@@ -163,8 +139,11 @@ impl Offices {
         });
         let (volume, clones) = ran.expect("the run ends");
         let salvaged = clones.into_iter().map(|entry| {
-            let parts = self.world.elsewhere(&self.simulation, entry.volume);
-            let read = self.simulation.run(async move {
+            let parts = self
+                .machines
+                .world
+                .elsewhere(&self.machines.simulation, entry.volume);
+            let read = self.machines.simulation.run(async move {
                 let (clone, _) = Volume::open(parts, patient()).await.expect("it opens");
                 tree(&clone).await
             });
@@ -272,13 +251,13 @@ fn is_noticed(bug: &'static str, others: Others, crash_at: Option<&'static str>)
     let run = move || {
         let offices = Offices::broken(1, changes, others);
         if let Some(point) = crash_at {
-            offices.first.crash_at(point, 1);
+            offices.machines.first.crash_at(point, 1);
             assert!(offices.come_back().is_none(), "{point} is passed");
-            offices.first.restart();
+            offices.machines.first.restart();
         }
         let (volume, report) = offices.come_back().expect("nothing crashes");
         let known = offices.last_made;
-        let last_made = offices.simulation.run(async move {
+        let last_made = offices.machines.simulation.run(async move {
             // Any directory that is the first's for certain.
             let within = look(&volume, &["lost", "m"]).await.expect("it is there");
             let file = create(&volume, within, "new").await;
@@ -351,12 +330,12 @@ fn a_return_that_crashes_anywhere_ends_as_one_that_does_not() {
     let mut crashes = 0;
     for hit in 1..1000 {
         let offices = Offices::broken(2, changes, others);
-        offices.first.crash_at_any(hit);
+        offices.machines.first.crash_at_any(hit);
         if offices.come_back().is_some() {
             break;
         }
         crashes += 1;
-        offices.first.restart();
+        offices.machines.first.restart();
         let (_, report) = offices.come_back().expect("it crashes once");
         let salvage = report.salvage.map(|report| report.paths.len());
         assert!(
@@ -376,15 +355,9 @@ fn moves_below_each_other(bug: &str) -> Result<Vec<String>, String> {
     let found = Arc::new(Mutex::new(Vec::new()));
     let told = found.clone();
     let run = move || {
-        let simulation = Simulation::new(3);
-        let world = Arc::new(World::new(&simulation));
-        let (first, beside) = (simulation.machine("first"), simulation.machine("second"));
-        let (own, client) = connected(&world, &first);
-        let (other, _) = connected(&world, &beside);
-        let ran = simulation.run(async move {
-            let numbers = make(&own, 2).await;
-            let volume = start(&own, numbers[0], &patient()).await;
-            let second = Arc::new(start(&other, numbers[1], &patient()).await);
+        let machines = Machines::new(Simulation::new(3));
+        let (number, second) = machines.start(move |started: Started| async move {
+            let (volume, second) = (started.first, Arc::new(started.second));
             let nested = async |volume: &Volume, text: &str| {
                 let within = directory(volume, volume.root(), text).await;
                 let moved = directory(volume, within, "m").await;
@@ -410,21 +383,17 @@ fn moves_below_each_other(bug: &str) -> Result<Vec<String>, String> {
             renamed.expect("it is moved back");
             volume.sync().await.expect("published");
             second.catch_up().await.expect("the root is read");
-            client.set_outage(true);
+            started.table.set_outage(true);
             let renamed = volume.rename(&root(), here, &moved, below_there, &moved).await;
             renamed.expect("it is moved");
             let renamed = second.rename(&root(), there, &moved, below_here, &moved).await;
             renamed.expect("it is moved, under the shape lease that was taken");
             second.sync().await.expect("published");
-            (numbers[0], second)
+            (started.numbers[0], second)
         });
-        let (number, second) = ran.expect("the run ends");
-        first.crash();
-        first.restart();
+        machines.restart_first();
         let offices = Offices {
-            simulation,
-            world,
-            first,
+            machines,
             number,
             second,
             last_made: 0,

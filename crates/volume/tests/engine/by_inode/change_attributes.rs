@@ -1,12 +1,9 @@
 //! Change attributes after a break: no client of the office that was broken takes a later change for one that it saw there.
 
-use super::{
-    broken::connected,
-    offices::{make, patient, start},
-};
+use super::offices::{Machines, Started, connected, patient, start};
 use crate::{
     files::{create, directory, name, write},
-    world::{World, root},
+    world::root,
 };
 use firn_env::{mutants::planting, sim::Simulation};
 use firn_vfs::{FileHandle, Vfs};
@@ -33,15 +30,9 @@ enum Between {
 /// What clients of the broken office saw of a file while nobody heard it, and what the one that took it made of it: from the first change on.
 fn seen_and_made(bug: Option<&str>, home: Home, between: Between) -> ([u64; 2], [u64; 2]) {
     planting(bug, || {
-        let simulation = Simulation::new(31);
-        let world = World::new(&simulation);
-        let (first, beside) = (simulation.machine("first"), simulation.machine("second"));
-        let (own, client) = connected(&world, &first);
-        let (other, _) = connected(&world, &beside);
-        let ran = simulation.run(async move {
-            let numbers = make(&own, 2).await;
-            let volume = start(&own, numbers[0], &patient()).await;
-            let second = start(&other, numbers[1], &patient()).await;
+        let machines = Machines::new(Simulation::new(31));
+        let (number, second, file, seen) = machines.start(move |started: Started| async move {
+            let (volume, second) = (started.first, started.second);
             let (maker, reader) = match home {
                 Home::OfTheBroken => (&volume, &second),
                 Home::OfTheBreaker => (&second, &volume),
@@ -51,22 +42,21 @@ fn seen_and_made(bug: Option<&str>, home: Home, between: Between) -> ([u64; 2], 
             reader.catch_up().await.expect("the root is read");
             write(&volume, file, 0, vec![1; 10]).await;
             volume.sync().await.expect("published");
-            client.set_outage(true);
+            started.table.set_outage(true);
             write(&volume, file, 0, vec![2; 10]).await;
             let seen = change_of(&volume, file).await;
             write(&volume, file, 0, vec![3; 10]).await;
             let seen = [seen, change_of(&volume, file).await];
             let member = second.member_by_inode().expect("a member").clone();
             drop(member.acquire(&[file.inode]).await.expect("it is taken"));
-            (numbers[1], second, file, seen)
+            (started.numbers[1], second, file, seen)
         });
-        let (number, second, file, seen) = ran.expect("the run ends");
         if between == Between::Crash {
-            beside.crash();
-            beside.restart();
+            machines.second.crash();
+            machines.second.restart();
         }
-        let (other, _) = connected(&world, &beside);
-        let ran = simulation.run(async move {
+        let (other, _) = connected(&machines.world, &machines.second);
+        let ran = machines.simulation.run(async move {
             let second = match between {
                 Between::Nothing => second,
                 Between::Crash => start(&other, number, &patient()).await,
@@ -104,15 +94,9 @@ fn the_first_change_of_what_was_taken_by_a_break_is_none_that_clients_of_the_bro
 /// What a client of a broken office saw of a file whose change is only in the salvage clone, and what the next change is there after the return.
 fn salvaged_and_changed_again(bug: Option<&str>) -> (u64, u64) {
     planting(bug, || {
-        let simulation = Simulation::new(32);
-        let world = World::new(&simulation);
-        let (first, beside) = (simulation.machine("first"), simulation.machine("second"));
-        let (own, client) = connected(&world, &first);
-        let (other, _) = connected(&world, &beside);
-        let ran = simulation.run(async move {
-            let numbers = make(&own, 2).await;
-            let volume = start(&own, numbers[0], &patient()).await;
-            let second = start(&other, numbers[1], &patient()).await;
+        let machines = Machines::new(Simulation::new(32));
+        let (number, file, seen, _second) = machines.start(move |started: Started| async move {
+            let (volume, second) = (started.first, started.second);
             let (here, lost) = (
                 directory(&volume, volume.root(), "here").await,
                 directory(&volume, volume.root(), "lost").await,
@@ -120,20 +104,18 @@ fn salvaged_and_changed_again(bug: Option<&str>) -> (u64, u64) {
             let file = create(&volume, here, "file").await;
             volume.sync().await.expect("published");
             second.catch_up().await.expect("the root is read");
-            client.set_outage(true);
+            started.table.set_outage(true);
             let same = name("file");
             let renamed = volume.rename(&root(), here, &same, lost, &same).await;
             renamed.expect("it is moved");
             let seen = change_of(&volume, file).await;
             create(&second, lost, "second").await;
             second.sync().await.expect("published");
-            (numbers[0], file, seen, second)
+            (started.numbers[0], file, seen, second)
         });
-        let (number, file, seen, _second) = ran.expect("the run ends");
-        first.crash();
-        first.restart();
-        let (own, _) = connected(&world, &first);
-        let ran = simulation.run(async move {
+        machines.restart_first();
+        let (own, _) = connected(&machines.world, &machines.first);
+        let ran = machines.simulation.run(async move {
             let volume = start(&own, number, &patient()).await;
             let returned = change_of(&volume, file).await;
             assert_ne!(returned, seen, "the move is only in the clone");

@@ -1,13 +1,10 @@
 //! Offices that were broken and never come back: what is retained for the oldest is given up for the next that has to be broken, not before its time, and its journal
 //! is put on no root afterwards.
 
-use super::{
-    broken::connected,
-    offices::{make, patient, start},
-};
+use super::offices::{Machines, connected, make, patient, start};
 use crate::{
     files::{create, read, write},
-    world::{World, root},
+    world::root,
 };
 use firn_anchor::{MAX_RETAINED_ROOTS, MemberNumber, OwnerId};
 use firn_env::{
@@ -88,11 +85,10 @@ fn first_of_many(bug: Option<&str>, after: Duration) -> Outcome {
             time: RETAINED_FOR * 2,
             ..Limits::default()
         };
-        let simulation = Simulation::with_limits(41, limits);
-        let world = World::new(&simulation);
-        let (first, beside) = (simulation.machine("first"), simulation.machine("second"));
-        let (own, client) = connected(&world, &first);
-        let (other, _) = connected(&world, &beside);
+        let machines = Machines::new(Simulation::with_limits(41, limits));
+        let (simulation, world) = (&machines.simulation, &machines.world);
+        let (own, client) = connected(world, &machines.first);
+        let (other, _) = connected(world, &machines.second);
         let ran = simulation.run(async move {
             let numbers = make(&own, 2).await;
             let volume = start(&own, numbers[0], &patient()).await;
@@ -104,8 +100,7 @@ fn first_of_many(bug: Option<&str>, after: Duration) -> Outcome {
             (numbers, file)
         });
         let (numbers, file) = ran.expect("the run ends");
-        first.crash();
-        first.restart();
+        machines.restart_first();
         let number = numbers[0];
         let ran = simulation.run(async move {
             let breaker = other
@@ -148,7 +143,7 @@ fn first_of_many(bug: Option<&str>, after: Duration) -> Outcome {
             (second, is_broken)
         });
         let (second, is_broken) = ran.expect("the run ends");
-        let (own, _) = connected(&world, &first);
+        let (own, _) = connected(world, &machines.first);
         let ran = simulation.run(async move {
             let (volume, is_told) = match Volume::open_by_inode(own.clone(), patient(), number).await {
                 Ok((volume, _)) => (volume, false),

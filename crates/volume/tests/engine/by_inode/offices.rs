@@ -1,10 +1,14 @@
 //! Offices of one volume that is shared by inode: machines, each with a member.
 
 use crate::world::{World, config};
-use firn_anchor::{MemberNumber, OwnerId};
-use firn_env::{Env, sim::Simulation};
+use firn_anchor::{Anchor, MemberNumber, OwnerId};
+use firn_env::{
+    Env,
+    sim::{Machine, Simulation},
+};
+use firn_table::MemoryTableClient;
 use firn_volume::{FormatOptions, MemberStartError, Parts, Volume, VolumeConfig};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Makes the volume, and numbers for its members.
 pub async fn make(parts: &Parts, members: u8) -> Vec<MemberNumber> {
@@ -65,4 +69,67 @@ pub fn with_two<F: Future<Output = ()> + Send + 'static>(
             run(env, [first, second], world).await;
         })
         .expect("the run ends");
+}
+
+/// The volume as a machine has it, and that machine's way to the table, by which it can be cut off.
+pub fn connected(world: &World, machine: &Machine) -> (Parts, Arc<MemoryTableClient>) {
+    let env = machine.env();
+    let client = world.table().connect(&env);
+    let parts = world.parts_in(&env);
+    let anchor = Anchor::new(client.clone(), env, parts.anchor.family());
+    (Parts { anchor, ..parts }, client)
+}
+
+/// Two machines, each with an office, which crash for themselves.
+pub struct Machines {
+    pub simulation: Simulation,
+    pub world: Arc<World>,
+    pub first: Machine,
+    pub second: Machine,
+}
+
+/// Both offices, as they were started first.
+pub struct Started {
+    pub numbers: [MemberNumber; 2],
+    pub first: Volume,
+    pub second: Volume,
+    /// The first's way to the table.
+    pub table: Arc<MemoryTableClient>,
+}
+
+impl Machines {
+    pub fn new(simulation: Simulation) -> Self {
+        Self {
+            world: Arc::new(World::new(&simulation)),
+            first: simulation.machine("first"),
+            second: simulation.machine("second"),
+            simulation,
+        }
+    }
+
+    /// Makes the volume, starts both, and goes on with them.
+    pub fn start<F: Future<Output = T> + Send + 'static, T: Send + 'static>(
+        &self,
+        run: impl FnOnce(Started) -> F + Send + 'static,
+    ) -> T {
+        let (own, table) = connected(&self.world, &self.first);
+        let (other, _) = connected(&self.world, &self.second);
+        let ran = self.simulation.run(async move {
+            let numbers = make(&own, 2).await;
+            let started = Started {
+                first: start(&own, numbers[0], &patient()).await,
+                second: start(&other, numbers[1], &patient()).await,
+                numbers: [numbers[0], numbers[1]],
+                table,
+            };
+            run(started).await
+        });
+        ran.expect("the run ends")
+    }
+
+    /// What the first has in memory is lost.
+    pub fn restart_first(&self) {
+        self.first.crash();
+        self.first.restart();
+    }
 }
