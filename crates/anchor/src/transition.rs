@@ -296,7 +296,8 @@ impl VolumeTuple {
         })
     }
 
-    /// The same after the break of a member, with the head kept for its journal; one that is kept for it already goes on being kept.
+    /// The same after the break of a member, with the head kept for its journal; one that is kept for it already goes on being kept, from
+    /// this break on.
     ///
     /// # Errors
     /// [`Unfit`]: there is no root, or the most are retained already.
@@ -311,18 +312,32 @@ impl VolumeTuple {
             change_id,
             ..self.clone()
         };
-        if self.retained_for_member(member).is_none() && !firn_env::planted!("anchor.break_retains_nothing") {
-            let root = self.root.clone().ok_or(Unfit("the volume has no root"))?;
-            if self.retained.len() >= MAX_RETAINED_ROOTS {
-                return Err(Unfit("the most roots that there can be are retained already"));
+        match self.retained_for_member(member) {
+            Some(_) if firn_env::planted!("anchor.retained_since_the_first_break") => {}
+            // Its journal still stands on that root. But the member was there since, so its time begins anew, behind all others.
+            Some(retained) => {
+                let again = RetainedRoot {
+                    retained_at_ms: retained_at_ms.max(retained.retained_at_ms),
+                    ..retained.clone()
+                };
+                let is_other = |retained: &RetainedRoot| retained.member != Some(member);
+                changed.retained.retain(is_other);
+                changed.retained.push(again);
             }
-            changed.retained.push(RetainedRoot {
-                fenced_epoch: self.epoch,
-                tenure: self.tenure,
-                retained_at_ms,
-                root,
-                member: Some(member),
-            });
+            None if firn_env::planted!("anchor.break_retains_nothing") => {}
+            None => {
+                let root = self.root.clone().ok_or(Unfit("the volume has no root"))?;
+                if self.retained.len() >= MAX_RETAINED_ROOTS {
+                    return Err(Unfit("the most roots that there can be are retained already"));
+                }
+                changed.retained.push(RetainedRoot {
+                    fenced_epoch: self.epoch,
+                    tenure: self.tenure,
+                    retained_at_ms,
+                    root,
+                    member: Some(member),
+                });
+            }
         }
         Ok(changed)
     }

@@ -110,7 +110,7 @@ pub struct RetainedRoot {
     pub fenced_epoch: OwnershipEpoch,
     /// The tenure that it ended: the one the fenced owner's journal belongs to.
     pub tenure: OwnershipEpoch,
-    /// By the wall clock of who took over, milliseconds since 1970.
+    /// By the wall clock of who took over, or of who broke the member last, milliseconds since 1970.
     pub retained_at_ms: i64,
     /// The root.
     pub root: Root,
