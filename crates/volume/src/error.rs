@@ -150,6 +150,12 @@ pub enum VolumeError {
         /// The tenure the journal belongs to.
         tenure: OwnershipEpoch,
     },
+    /// What a journal was being salvaged on is kept no more.
+    #[error(
+        "the root that this journal stands on was given up or forgotten while the journal was salvaged: no clone was made, and the journal \
+         is as it was. Start again; what can be done is said then"
+    )]
+    RetainedNoMore,
 }
 
 /// What is said to whoever asks for something that needs the cloud.

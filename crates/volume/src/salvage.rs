@@ -330,6 +330,7 @@ impl Salvaging<'_> {
             return Ok(None);
         }
         let (paths, paths_more) = touched.paths(&mut loaded.state, objects).await;
+        is_retained(parts, root).await?;
         parts.env.fault_point("salvage.before_create").await;
         match parts.anchor.create_volume(volume, &name).await {
             Ok(()) | Err(AnchorError::VolumeExists { .. }) => {}
@@ -376,6 +377,18 @@ async fn open_packer<'a>(
         *packer = Some(Packer::new(clone.packer(config, objects, writer), birth));
     }
     Ok(packer.as_mut().expect("just opened"))
+}
+
+/// A clone of a root that is retained no more would refer to what cleaners have deleted, or will.
+async fn is_retained(parts: &Parts, root: &Root) -> Result<(), VolumeError> {
+    let (tuple, _) = parts.anchor.load(parts.volume).await?;
+    let mut retained = tuple.retained.iter();
+    match retained.any(|retained| retained.root.uid == root.uid)
+        || firn_env::planted!("volume.salvages_onto_what_is_gone")
+    {
+        true => Ok(()),
+        false => Err(VolumeError::RetainedNoMore),
+    }
 }
 
 /// The clone's id follows from what it salvages, so that a salvage that was interrupted finds what it began.
