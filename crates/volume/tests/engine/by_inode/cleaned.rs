@@ -15,11 +15,15 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Cleans until there is nothing more to do; the reports of all runs.
 async fn clean(world: &World, env: &Env) -> Vec<Report> {
+    clean_with(world, env, GRACE).await
+}
+
+/// Cleans until there is nothing more to do; the reports of all runs.
+pub async fn clean_with(world: &World, env: &Env, grace: Duration) -> Vec<Report> {
     let parts = world.parts_in(env);
     let limits = Limits {
-        grace: GRACE,
+        grace,
         ..Limits::default()
     };
     let mut cleaner = Cleaner::new(env, parts.store, &parts.anchor, limits);
@@ -32,7 +36,7 @@ async fn clean(world: &World, env: &Env) -> Vec<Report> {
         if nothing {
             return reports;
         }
-        env.sleep(2 * GRACE).await;
+        env.sleep(2 * grace).await;
     }
 }
 
@@ -159,7 +163,7 @@ fn what_is_in_no_root_yet_stays_until_its_writer_is_over() {
 }
 
 /// Whether a scenario fails once a rule is left out.
-fn is_noticed(bug: &str, scenario: fn()) {
+pub fn is_noticed(bug: &str, scenario: fn()) {
     let ran = planting(Some(bug), || std::panic::catch_unwind(scenario));
     assert!(ran.is_err(), "{bug}");
 }

@@ -1,6 +1,8 @@
 //! Offices that were broken and never come back: what is retained for the oldest is given up for the next that has to be broken, not before its time, and its journal
 //! is put on no root afterwards.
 
+mod beside_a_cleaner;
+
 use super::offices::{Machines, connected, make, patient, start};
 use crate::{
     files::{create, read, write},
@@ -32,14 +34,31 @@ async fn are_broken_and_stay_away(parts: &Parts) -> MemberNumber {
         last = joined.await.expect("it joins");
         anchor.start_member(volume, last).await.expect("it starts");
         if usize::from(place) + 1 < MAX_RETAINED_ROOTS {
-            break_member(parts, &mut breaker, last).await;
+            break_member(parts, &mut breaker, last, 1).await;
         }
     }
     anchor.leave(&mut breaker).await.expect("it leaves");
     last
 }
 
-async fn break_member(parts: &Parts, breaker: &mut firn_anchor::Membership, member: MemberNumber) {
+/// By a member that joins for that, and leaves.
+async fn break_beside(parts: &Parts, member: MemberNumber, name: &str, number: u64) {
+    let (anchor, volume) = (&parts.anchor, parts.volume);
+    let edge = OwnerId(parts.env.random_bytes());
+    let breaker = anchor.join_volume(volume, edge, name).await;
+    let breaker = anchor.start_member(volume, breaker.expect("it joins")).await;
+    let mut breaker = breaker.expect("it starts");
+    break_member(parts, &mut breaker, member, number).await;
+    anchor.leave(&mut breaker).await.expect("it leaves");
+}
+
+/// Takes an inode of its home from it, of which nobody but the member itself has had the lease.
+async fn break_member(
+    parts: &Parts,
+    breaker: &mut firn_anchor::Membership,
+    member: MemberNumber,
+    number: u64,
+) {
     let (tuple, version) = parts
         .anchor
         .member(parts.volume, member)
@@ -50,7 +69,7 @@ async fn break_member(parts: &Parts, breaker: &mut firn_anchor::Membership, memb
         tuple,
         version,
     };
-    let at = ((u64::from(member.0) << 32) + 1, 0);
+    let at = ((u64::from(member.0) << 32) + number, 0);
     let broken = parts.anchor.break_member(breaker, at, &silent).await;
     broken.expect("it is broken");
 }
@@ -77,9 +96,17 @@ struct Outcome {
     file: Vec<u8>,
 }
 
+/// What the first does before somebody needs its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    /// It comes back, and is broken again while it judges its journal.
+    Return,
+}
+
 /// The first office is broken with an unpublished change; all places for roots are taken; after a time a second one has to break one more, and changes what the first had
 /// changed; then the first comes back.
-fn first_of_many(bug: Option<&str>, after: Duration) -> Outcome {
+fn first_of_many(bug: Option<&str>, after: Duration, between: Between) -> Outcome {
     planting(bug, || {
         let limits = Limits {
             time: RETAINED_FOR * 2,
@@ -102,20 +129,31 @@ fn first_of_many(bug: Option<&str>, after: Duration) -> Outcome {
         let (numbers, file) = ran.expect("the run ends");
         machines.restart_first();
         let number = numbers[0];
+        let gone = other.clone();
         let ran = simulation.run(async move {
-            let breaker = other
-                .anchor
-                .join_volume(other.volume, OwnerId([98; 16]), "first breaker");
-            let breaker = breaker.await.expect("it joins");
-            let mut breaker = other
-                .anchor
-                .start_member(other.volume, breaker)
-                .await
-                .expect("it starts");
-            break_member(&other, &mut breaker, number).await;
-            other.anchor.leave(&mut breaker).await.expect("it leaves");
-            let last = are_broken_and_stay_away(&other).await;
-            other.env.sleep(after).await;
+            break_beside(&gone, number, "first breaker", 1001).await;
+            let last = are_broken_and_stay_away(&gone).await;
+            gone.env.sleep(after).await;
+            last
+        });
+        let last = ran.expect("the run ends");
+        if between == Between::Return {
+            machines.first.crash_at("by_inode.before_build", 1);
+            let (own, _) = connected(world, &machines.first);
+            let env = own.env.clone();
+            let starts = async move { drop(Volume::open_by_inode(own, patient(), number).await) };
+            let ran = simulation.run(async move { env.spawn("start", starts).await.is_err() });
+            assert!(
+                ran.expect("the run ends"),
+                "it crashes before its journal is judged"
+            );
+            machines.first.restart();
+            let beside = other.clone();
+            let ran =
+                simulation.run(async move { break_beside(&beside, number, "second breaker", 1002).await });
+            ran.expect("the run ends");
+        }
+        let ran = simulation.run(async move {
             let second = start(&other, numbers[1], &patient()).await;
             let member = second.member_by_inode().expect("a member").clone();
             let inode = (u64::from(last.0) << 32) + 1;
@@ -189,10 +227,21 @@ fn the_oldest_that_was_kept_for_its_time_is_given_up_for_who_has_to_be_broken_an
         is_told: true,
         file: vec![2; 4],
     };
-    assert_eq!(first_of_many(None, RETAINED_FOR + DAY), kept_to_the_end);
-    let refused = first_of_many(Some("leases.never_gives_up"), RETAINED_FOR + DAY);
+    assert_eq!(
+        first_of_many(None, RETAINED_FOR + DAY, Between::Nothing),
+        kept_to_the_end
+    );
+    let refused = first_of_many(
+        Some("leases.never_gives_up"),
+        RETAINED_FOR + DAY,
+        Between::Nothing,
+    );
     assert!(!refused.is_broken && !refused.is_told, "{refused:?}");
-    let replayed = first_of_many(Some("volume.given_up_goes_on"), RETAINED_FOR + DAY);
+    let replayed = first_of_many(
+        Some("volume.given_up_goes_on"),
+        RETAINED_FOR + DAY,
+        Between::Nothing,
+    );
     assert_eq!(replayed.file, [1; 4], "what another committed is gone");
 }
 
@@ -203,7 +252,27 @@ fn before_its_time_nothing_is_given_up_and_who_waits_is_told_who_stands_in_the_w
         is_told: false,
         file: vec![2; 4],
     };
-    assert_eq!(first_of_many(None, RETAINED_FOR - DAY), returned);
-    let early = first_of_many(Some("leases.gives_up_early"), RETAINED_FOR - DAY);
+    assert_eq!(
+        first_of_many(None, RETAINED_FOR - DAY, Between::Nothing),
+        returned
+    );
+    let early = first_of_many(
+        Some("leases.gives_up_early"),
+        RETAINED_FOR - DAY,
+        Between::Nothing,
+    );
     assert!(early.is_told, "{early:?}");
+}
+
+#[test]
+fn who_was_there_again_is_kept_for_its_time_from_then_on() {
+    let returned = Outcome {
+        is_broken: true,
+        is_told: false,
+        file: vec![2; 4],
+    };
+    assert_eq!(first_of_many(None, RETAINED_FOR + DAY, Between::Return), returned);
+    let bug = Some("anchor.retained_since_the_first_break");
+    let given_up = first_of_many(bug, RETAINED_FOR + DAY, Between::Return);
+    assert!(given_up.is_told, "{given_up:?}");
 }
