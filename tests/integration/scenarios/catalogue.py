@@ -6,6 +6,11 @@ them); a test of cargo's is named in full, so that it is that one and no other.
 
 import dataclasses
 
+from firnlab import CACHE
+
+# Debian as the appliance's image is made of it.
+APPLIANCE_BASE = CACHE / "lab/appliance/debian.tar.zst"
+
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
@@ -14,6 +19,8 @@ class Scenario:
     what: str
     # Of this folder, played by `run --one`; or else:
     module: str | None = None
+    # What it needs from the network, which is not there in its namespace; each in turn, before it.
+    needs: tuple = ()
     # Each in turn; PROGRAMS stands for the directory of the programs.
     commands: tuple = ()
     # In `make test`, in its short form if it has one.
@@ -46,6 +53,7 @@ SCENARIOS = (
     ),
     Scenario(
         "appliance", "the appliance's disk image in an emulated machine: from firmware to edge, joined by a stick, a kernel's client, a power cut", module="appliance",
+        needs=(("packaging/appliance/build", "--base", APPLIANCE_BASE),),
     ),
     Scenario(
         "self-hosted", "Terraform in the customer's own account: applied, interrupted, an edge and a kernel's client, the cleaner's function, drift, destroyed; "

@@ -7,7 +7,8 @@ import re
 import socket
 import subprocess
 
-from firnlab import CACHE, HOST_ADDRESS, REPOSITORY, LabError, namespace
+from catalogue import APPLIANCE_BASE
+from firnlab import HOST_ADDRESS, REPOSITORY, LabError, namespace
 
 MEMORY_MIB = 1280
 BUILD_S = 900
@@ -21,7 +22,7 @@ def make_image(story):
     packages = pathlib.Path(story.directory, "appliance-packages")
     run("packaging/build", "--plain", "--binaries", story.programs, packages, "firn-appliance", "firn-edge", "firn")
     image = pathlib.Path(story.directory, "appliance.img")
-    run("packaging/appliance/build", "--base", CACHE / "lab/appliance/debian.tar.zst", packages, image)
+    run("packaging/appliance/build", "--base", APPLIANCE_BASE, packages, image)
     return image
 
 
