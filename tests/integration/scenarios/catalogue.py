@@ -19,7 +19,7 @@ class Scenario:
     what: str
     # Of this folder, played by `run --one`; or else:
     module: str | None = None
-    # What it needs from the network, which is not there in its namespace; each in turn, before it.
+    # What makes what it needs from the network, which is not there in the namespace of a module; each in turn, before it.
     needs: tuple = ()
     # Each in turn; PROGRAMS stands for the directory of the programs.
     commands: tuple = ()

@@ -52,6 +52,17 @@ async fn break_beside(parts: &Parts, member: MemberNumber, name: &str, number: u
     anchor.leave(&mut breaker).await.expect("it leaves");
 }
 
+/// A member as the anchor has it now.
+async fn entry_of(parts: &Parts, member: MemberNumber) -> firn_anchor::MemberEntry {
+    let found = parts.anchor.member(parts.volume, member).await;
+    let (tuple, version) = found.expect("it joined");
+    firn_anchor::MemberEntry {
+        member,
+        tuple,
+        version,
+    }
+}
+
 /// Takes an inode of its home from it, of which nobody but the member itself has had the lease.
 async fn break_member(
     parts: &Parts,
@@ -59,16 +70,7 @@ async fn break_member(
     member: MemberNumber,
     number: u64,
 ) {
-    let (tuple, version) = parts
-        .anchor
-        .member(parts.volume, member)
-        .await
-        .expect("it joined");
-    let silent = firn_anchor::MemberEntry {
-        member,
-        tuple,
-        version,
-    };
+    let silent = entry_of(parts, member).await;
     let at = ((u64::from(member.0) << 32) + number, 0);
     let broken = parts.anchor.break_member(breaker, at, &silent).await;
     broken.expect("it is broken");

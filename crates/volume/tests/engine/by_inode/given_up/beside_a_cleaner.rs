@@ -1,6 +1,6 @@
 //! A root that was given up beside a cleaner: what only that one needed goes, and nothing that another needs; and no clone stands on it.
 
-use super::{break_member, put_away};
+use super::{break_member, entry_of, put_away};
 use crate::{
     by_inode::{
         cleaned::{clean_with, is_noticed},
@@ -32,6 +32,18 @@ async fn has(volume: &Volume, name: &str) -> Vec<u8> {
     found.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// The files `a` and `b`, written once.
+async fn publish_two(volume: &Volume) -> Vec<FileHandle> {
+    let mut files = Vec::new();
+    for name in ["a", "b"] {
+        let file = create(volume, volume.root(), name).await;
+        write(volume, file, 0, content(1)).await;
+        files.push(file);
+    }
+    volume.sync().await.expect("published");
+    files
+}
+
 /// Breaks who holds these, and writes all of them once more.
 async fn break_and_write(volume: &Volume, files: &[FileHandle], times: u64) {
     let member = volume.member_by_inode().expect("a member").clone();
@@ -57,13 +69,7 @@ fn one_of_two_is_given_up() {
         let numbers = make(&own, 3).await;
         let volume = start(&own, numbers[0], &patient()).await;
         let second = start(&other, numbers[1], &patient()).await;
-        let mut files = Vec::new();
-        for name in ["a", "b"] {
-            let file = create(&volume, volume.root(), name).await;
-            write(&volume, file, 0, content(1)).await;
-            files.push(file);
-        }
-        volume.sync().await.expect("published");
+        let files = publish_two(&volume).await;
         table.set_outage(true);
         write(&volume, files[0], 0, content(2)).await;
         break_and_write(&second, &files, 3).await;
@@ -182,13 +188,7 @@ fn given_up_while_it_judges(after: Duration) -> Ended {
     let (simulation, world) = (&machines.simulation, machines.world.clone());
     let (number, second) = machines.start(move |started: Started| async move {
         let (volume, second) = (started.first, started.second);
-        let mut files = Vec::new();
-        for name in ["a", "b"] {
-            let file = create(&volume, volume.root(), name).await;
-            write(&volume, file, 0, content(1)).await;
-            files.push(file);
-        }
-        volume.sync().await.expect("published");
+        let files = publish_two(&volume).await;
         started.table.set_outage(true);
         write(&volume, files[0], 0, content(2)).await;
         break_and_write(&second, &files, 3).await;
@@ -216,26 +216,14 @@ fn given_up_while_it_judges(after: Duration) -> Ended {
             let opened = Volume::open_by_inode(own, patient(), number).await;
             opened.map(|(volume, _)| volume)
         });
-        let record = || async {
-            let found = other.anchor.member(other.volume, number).await;
-            found.expect("it joined").0.record
-        };
+        let record = || async { entry_of(&other, number).await.tuple.record };
         while record().await.incarnation.is_none() {
             env.sleep(Duration::from_millis(1)).await;
         }
         env.sleep(after).await;
         if record().await.incarnation.is_some() {
             break_member(&other, &mut breaker, number, 1001).await;
-            let (tuple, version) = other
-                .anchor
-                .member(other.volume, number)
-                .await
-                .expect("it joined");
-            let broken = firn_anchor::MemberEntry {
-                member: number,
-                tuple,
-                version,
-            };
+            let broken = entry_of(&other, number).await;
             let given_up = other.anchor.give_up(&mut breaker, &broken).await;
             given_up.expect("it answers");
             clean_with(&within, &env, Duration::from_millis(20)).await;
