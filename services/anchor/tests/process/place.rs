@@ -7,6 +7,7 @@ use firn_identity::{
     CertificateAuthority, PeerIdentity, SigningKey, TenantVolume, UnixTime, certificate_request, pem,
 };
 use std::{
+    ffi::OsString,
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
@@ -48,7 +49,11 @@ impl Place {
             child: None,
             address: None,
             metrics: None,
-            options: vec!["--listen-metrics".into(), "127.0.0.1:0".into()],
+            options: match other_build() {
+                // That of the release before has no metrics.
+                Some(_) => Vec::new(),
+                None => vec!["--listen-metrics".into(), "127.0.0.1:0".into()],
+            },
             table: format!("redb:{}", root.join("roots.redb").display()),
             environment: Vec::new(),
         };
@@ -104,6 +109,9 @@ impl Place {
         output.read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
         self.address = Some(address.parse().unwrap());
+        if other_build().is_some() {
+            return;
+        }
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let address = line
@@ -130,9 +138,7 @@ impl Place {
         let listen = self
             .address
             .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
-        // Another build may be tried by the same tests.
-        let other = std::env::var_os("FIRN_ANCHOR");
-        let child = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-anchor").into()))
+        let child = Command::new(other_build().unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-anchor").into()))
             .args(["--listen", &listen, "--table"])
             .arg(&self.table)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -174,4 +180,9 @@ impl Drop for Place {
             let _ = child.wait();
         }
     }
+}
+
+/// Another build that is tried by the same tests.
+fn other_build() -> Option<OsString> {
+    std::env::var_os("FIRN_ANCHOR")
 }
