@@ -21,6 +21,7 @@ pub use snapshots::SnapshotsSection;
 use crate::{
     access_log::AccessLogSection,
     anchor::AnchorAt,
+    by_inode::ByInodeOptions,
     cloud_session::CredentialsFrom,
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
@@ -97,12 +98,19 @@ pub struct VolumeSection {
     pub follow: Option<FollowOptions>,
     /// How it is shared, if edges own it by turns.
     pub shared: Option<MemberOptions>,
+    /// How it is served, if edges write it at the same moment.
+    pub by_inode: Option<ByInodeOptions>,
     /// Of exports and mounts that say nothing else.
     pub durability: Durability,
     pub on_disconnect: Option<WrittenOnDisconnect>,
 }
 
 impl VolumeSection {
+    /// Whether other edges change the volume, too.
+    pub fn has_other_writers(&self) -> bool {
+        self.follow.is_some() || self.shared.is_some() || self.by_inode.is_some()
+    }
+
     /// For how long those who are not told of changes may believe what they have read, if other edges change the volume.
     pub fn cached_for(&self) -> Option<Duration> {
         let shared = self.shared.as_ref().map(|shared| shared.follow);

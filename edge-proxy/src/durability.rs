@@ -76,7 +76,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     }
     if !config.has_level_two() {
         match volume.on_disconnect {
-            Some(_) if volume.shared.is_none() => {
+            Some(_) if volume.shared.is_none() && volume.by_inode.is_none() => {
                 return Err(
                     "volume.on_disconnect is of volumes with shared = true or durability = \"cloud\"".into(),
                 );

@@ -79,7 +79,7 @@ fn enrolled(config: &Config) -> Option<&Path> {
 /// The volume that the configuration names by its id where it may be one that was granted: who follows asks the service for it, whatever the
 /// invitation says.
 fn named_by_grant(config: &Config) -> Option<VolumeId> {
-    let is_of_others = config.volume.follow.is_some() || config.volume.shared.is_some();
+    let is_of_others = config.volume.has_other_writers();
     let may_be = config.volume.owner.is_some() || (is_of_others && config.volume.anchor == AnchorAt::Service);
     config.volume.name.parse().ok().filter(|_| may_be)
 }

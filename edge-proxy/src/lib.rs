@@ -13,6 +13,7 @@ mod anchor;
 mod audit;
 mod auditor;
 mod bounds;
+mod by_inode;
 mod certificate;
 mod check;
 mod cleaner;

@@ -36,6 +36,9 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// How long a member of a shared volume may take to publish what it has when it is told to end; below what systemd waits.
 const PUBLISH_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long one may take that is drained.
+const DRAIN_WITHIN: Duration = Duration::from_secs(3600);
+
 /// Between two openings of a volume that cannot be opened: as systemd would start an edge with it alone, and slower if it lasts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), BACKOFF_MAX);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
@@ -95,6 +98,13 @@ impl Life {
             let began = self.volumes.env.now();
             let failure = match self.attempt(&mut lock).await {
                 Ok(Ended::ForGood | Ended::TermOver) => return Ok(()),
+                Ok(Ended::Broken) => {
+                    tracing::warn!("others went on without this office: the volume is opened again");
+                    // Where another has this member's state, the two would break each other without end.
+                    let pause = BACKOFF.pause(&self.volumes.env, 1);
+                    self.volumes.env.sleep(pause).await;
+                    continue;
+                }
                 Ok(Ended::CloudIsBack) => {
                     tracing::warn!("store and table answer again: the volume is opened anew");
                     self.volumes.opening(self.at, None);
@@ -176,6 +186,8 @@ pub(crate) enum Ended {
     CloudIsBack,
     /// The term of a member of a shared volume; the next one begins.
     TermOver,
+    /// Others went on without this member: the volume is opened again, which judges its journal.
+    Broken,
 }
 
 impl Life {
@@ -192,7 +204,11 @@ impl Life {
         let mut beside = Vec::new();
         let member = match &opened.mode {
             Mode::Member(of) => Some((**of).clone()),
-            Mode::Owned(_) | Mode::Following(_) | Mode::Detached(_) => None,
+            Mode::Owned(_) | Mode::Following(_) | Mode::ByInode(_) | Mode::Detached(_) => None,
+        };
+        let by_inode = match &opened.mode {
+            Mode::ByInode(of) => Some((of.options, of.salvaged.clone())),
+            Mode::Owned(_) | Mode::Following(_) | Mode::Member(_) | Mode::Detached(_) => None,
         };
         let is_owned = matches!(opened.mode, Mode::Owned(_))
             || member.as_ref().is_some_and(|member| member.term.is_owner());
@@ -261,6 +277,16 @@ impl Life {
                 beside.push(Background(outside.env.spawn("follow key rings", following)));
                 None
             }
+            Mode::ByInode(by_inode) => {
+                let of = volume.clone();
+                let rings = by_inode.rings;
+                let following =
+                    rings.follow(outside.env.clone(), move || Some(of.clone()), parts.keys.clone());
+                beside.push(Background(outside.env.spawn("follow key rings", following)));
+                // What is locked here would not be locked in the other offices.
+                volumes.nfs.table().refuse(volume.root().file_system);
+                None
+            }
             Mode::Member(_) => {
                 if is_owned {
                     let cleaning = cleaner.clone().keep_clean(volume.clone());
@@ -272,9 +298,10 @@ impl Life {
         };
         let of_all = (volumes.nfs.table(), volumes.access_log.as_ref());
         let _resolving = access_log::resolve(of_all.1, config, &volume);
-        let served = match &member {
-            Some(member) => Served::Member(&member.member),
-            None => Served::Volume(&volume),
+        let served = match (&member, &by_inode) {
+            (Some(member), _) => Served::Member(&member.member),
+            (None, Some((options, _))) => Served::ByInode(&volume, options.freshness),
+            (None, None) => Served::Volume(&volume),
         };
         let of_last_term = self.service.take();
         let was_served = of_last_term.is_some();
@@ -305,6 +332,7 @@ impl Life {
             nfs: volumes.nfs.clone(),
             second,
             member: member.as_ref().map(|member| member.member.clone()),
+            salvaged: by_inode.and_then(|(_, salvaged)| salvaged),
             config: config.clone(),
             exports: volumes.has_names.then(|| exports.collect()),
         };
@@ -361,6 +389,7 @@ impl Life {
             End::Signal => {
                 match &member {
                     Some(member) => member.member.stop(&member.term, PUBLISH_WITHIN).await?,
+                    None if volume.member_by_inode().is_some() => left(&volume, PUBLISH_WITHIN).await?,
                     None => volume.stop().await?,
                 }
                 match volume.is_follower() {
@@ -379,7 +408,10 @@ impl Life {
                 Ok(Ended::CloudIsBack)
             }
             End::Drain(request) => {
-                let drained = volume.drain().await.map_err(Failure::from);
+                let drained = match volume.member_by_inode() {
+                    Some(_) => left(&volume, DRAIN_WITHIN).await,
+                    None => volume.drain().await.map_err(Failure::from),
+                };
                 if let Some(meter) = &meter {
                     meter.record(&observed).await;
                 }
@@ -401,6 +433,11 @@ impl Life {
                     None => "another edge took the volume over; nothing of this one was uncommitted".into(),
                 }))
             }
+            End::Volume(ServingState::Broken(reason)) => {
+                volumes.opening(self.at, Some(reason));
+                volume.stop().await.map_err(Failure::stopped)?;
+                Ok(Ended::Broken)
+            }
             End::Volume(ServingState::Failed(reason)) if volume.is_follower() => Err(Failure::stopped(
                 format!("this edge follows the volume no more: {reason}"),
             )),
@@ -408,6 +445,17 @@ impl Life {
                 "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
             ))),
         }
+    }
+}
+
+/// Has a member publish what it has and go away, and closes its journal.
+async fn left(volume: &Volume, within: Duration) -> Result<(), Failure> {
+    match volume.leave_by_inode(within).await? {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "not everything was published in time: what was acknowledged is in the journal (level 1), and others wait a minute for what this office holds. Start it \
+             again to publish it",
+        )),
     }
 }
 

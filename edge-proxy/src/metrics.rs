@@ -109,6 +109,9 @@ fn degraded(snapshot: &Snapshot) -> Option<String> {
     {
         return shared.troubles().into_iter().next();
     }
+    if let Some(by_inode) = snapshot.by_inode.as_ref().filter(|part| !part.lease_holds) {
+        return by_inode.troubles().into_iter().next();
+    }
     if !damaged.is_empty() || lost > 0 {
         let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();
         let count = damaged.len() as u64 + snapshot.more_damages;

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::{
+    by_inode::{self, ByInode, ByInodeOptions},
     config::Config,
     detached::Detached,
     failure::Failure,
@@ -43,6 +44,8 @@ pub enum Mode {
     Following(Box<KeyRings>),
     /// It is shared, and followed or owned for a term.
     Member(Box<MemberTerm>),
+    /// It is nobody's, and written beside other edges.
+    ByInode(Box<ByInode>),
     /// Without the cloud.
     Detached(Arc<Detached>),
 }
@@ -63,6 +66,9 @@ pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure>
     let identity = || Identity::load(&config.volume.state_directory);
     if let Some(options) = config.volume.follow {
         return following(config, outside, identity()?, options).await;
+    }
+    if let Some(options) = config.volume.by_inode {
+        return beside_others(config, outside, options).await;
     }
     let of = (&identity()?).into();
     let detachable = Volume::check_detachable(&outside.env).await;
@@ -91,6 +97,25 @@ pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure>
                 outside.env.sleep(PAUSE).await;
             }
             Ok(()) | Err(_) => return Err(error),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Of a volume that others write, too.
+async fn beside_others(
+    config: &Config,
+    outside: &Outside,
+    options: ByInodeOptions,
+) -> Result<Opened, Failure> {
+    for attempt in 1.. {
+        let identity = Identity::load(&config.volume.state_directory)?;
+        match by_inode::open(config, outside, identity, options).await {
+            Err(error) if error.is_passing() && attempt < ATTEMPTS => {
+                tracing::warn!(%error, "the volume could not be opened; tried again");
+                outside.env.sleep(PAUSE).await;
+            }
+            opened => return opened,
         }
     }
     unreachable!("the last attempt returns")

@@ -141,7 +141,10 @@ pub fn status(snapshot: &Snapshot) -> String {
             row("Not obeyed", why.clone());
         }
     }
-    let sharing = sharing::rows(owner, snapshot.following.as_ref(), snapshot.shared.as_ref());
+    let sharing = match &snapshot.by_inode {
+        Some(by_inode) => by_inode.rows(),
+        None => sharing::rows(owner, snapshot.following.as_ref(), snapshot.shared.as_ref()),
+    };
     let level_two = snapshot
         .level_two
         .as_ref()

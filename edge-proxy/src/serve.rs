@@ -14,8 +14,8 @@ use firn_env::Env;
 use firn_fuse::{Mount, MountError, MountOptions, MountRecorder};
 use firn_session::{AnnouncingVfs, Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::{FileHandle, Vfs, VfsLayer};
-use firn_volume::{ChangedElsewhere, Elsewhere, FollowerVfs, Member, Volume};
-use std::sync::Arc;
+use firn_volume::{ByInodeVfs, ChangedElsewhere, Elsewhere, FollowerVfs, Member, Volume};
+use std::{sync::Arc, time::Duration};
 
 /// Everything by which the volume is served, but NFS.
 pub struct Service {
@@ -31,6 +31,8 @@ pub struct Service {
 pub enum Served<'a> {
     Volume(&'a Volume),
     Member(&'a Member),
+    /// Written beside other edges; reads are as fresh as this says.
+    ByInode(&'a Volume, Duration),
 }
 
 impl Served<'_> {
@@ -39,6 +41,7 @@ impl Served<'_> {
         match self {
             Self::Member(member) if by_time => Arc::new(member.vfs().for_mounts().naming_snapshots_by_time()),
             Self::Member(member) => Arc::new(member.vfs().for_mounts()),
+            Self::ByInode(volume, freshness) => Arc::new(ByInodeVfs::new((*volume).clone(), *freshness)),
             Self::Volume(volume) => {
                 let shown = match (by_time, config.snapshots.visible) {
                     (true, _) => volume.naming_snapshots_by_time(),
@@ -57,13 +60,13 @@ impl Served<'_> {
     fn for_nfs(&self, config: &Config) -> Arc<dyn Vfs> {
         match self {
             Self::Member(member) => Arc::new(member.vfs()),
-            Self::Volume(_) => self.for_mounts(config, false),
+            Self::Volume(_) | Self::ByInode(..) => self.for_mounts(config, false),
         }
     }
 
     fn elsewhere(&self) -> Option<Elsewhere> {
         match self {
-            Self::Volume(volume) => volume.elsewhere(),
+            Self::Volume(volume) | Self::ByInode(volume, _) => volume.elsewhere(),
             Self::Member(member) => Some(member.elsewhere()),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     access_log::AccessLogPart,
     anchor::Roots,
     auditor::{AuditPart, Auditor},
+    by_inode::{ByInodePart, SalvagedBeside},
     cleaner::{CleanerPart, InsideCleaner},
     config::Config,
     damages::DamagePart,
@@ -89,6 +90,9 @@ pub struct Snapshot {
     /// How the volume is shared; absent if it is not.
     #[serde(default)]
     pub shared: Option<SharedPart>,
+    /// How it is written beside other edges; absent if it is not.
+    #[serde(default)]
+    pub by_inode: Option<ByInodePart>,
     /// Calls that are answered at level 2; absent if none are.
     #[serde(default)]
     pub level_two: Option<LevelTwoPart>,
@@ -300,6 +304,7 @@ pub struct Observed {
     reporting: Option<Arc<Reporting>>,
     pub nfs: Arc<NfsServer>,
     member: Option<Member>,
+    salvaged: Option<SalvagedBeside>,
     config: Config,
     /// Of this volume among others; none: all are.
     exports: Option<Vec<String>>,
@@ -321,12 +326,19 @@ pub struct Fixed {
     pub second: Option<Arc<Second>>,
     /// Of a shared volume.
     pub member: Option<Member>,
+    /// Of a volume that is written beside other edges.
+    pub salvaged: Option<SalvagedBeside>,
     pub config: Config,
     /// This volume's, if others have some too.
     pub exports: Option<Vec<String>>,
 }
 
 impl Observed {
+    fn by_inode_part(&self) -> Option<ByInodePart> {
+        let status = self.volume.by_inode_status()?;
+        Some(ByInodePart::new(status, self.salvaged.clone()))
+    }
+
     /// The member of a shared volume.
     pub fn member(&self) -> Option<Member> {
         self.member.clone()
@@ -362,6 +374,7 @@ impl Observed {
             detached,
             nfs: fixed.nfs,
             member: fixed.member,
+            salvaged: fixed.salvaged,
             config: fixed.config,
             exports: fixed.exports,
             service: Mutex::new(Some(service)),
@@ -429,6 +442,7 @@ impl Observed {
             ServingState::Serving => ("serving", None),
             ServingState::Stopping => ("stopping", None),
             ServingState::Fenced => ("fenced", None),
+            ServingState::Broken(reason) => ("opening", Some(reason)),
             ServingState::Failed(reason) => ("failed", Some(reason)),
         };
         let usage = self.meter.usage();
@@ -556,6 +570,7 @@ impl Observed {
             detached: self.detached(),
             following: following.map(|status| FollowingPart::new(&self.env, &status)),
             shared: self.member.as_ref().map(SharedPart::new),
+            by_inode: self.by_inode_part(),
             level_two: LevelTwoPart::new(&self.config, status.cloud_waits),
             desired: self.reporting.as_ref().map(|reporting| reporting.part()),
             access_log,

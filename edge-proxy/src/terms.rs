@@ -98,7 +98,7 @@ impl Life {
             };
             match self.serve(outside, opened, handle_key.clone()).await? {
                 Ended::TermOver => {}
-                ended @ (Ended::ForGood | Ended::CloudIsBack) => return Ok(ended),
+                ended @ (Ended::ForGood | Ended::CloudIsBack | Ended::Broken) => return Ok(ended),
             }
         }
     }

@@ -65,6 +65,7 @@ fn volume(config: &Config) -> Result<(), String> {
     crate::smb::check(config)?;
     following(config)?;
     durability::check(config)?;
+    crate::by_inode::check(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     cleaner(config)?;
     audits(config)?;
@@ -81,7 +82,7 @@ fn volume(config: &Config) -> Result<(), String> {
 
 /// Who may not cache of a volume that other edges change.
 fn following(config: &Config) -> Result<(), String> {
-    let of_others = config.volume.follow.is_some() || config.volume.shared.is_some();
+    let of_others = config.volume.has_other_writers();
     let has_shares = config.exports.iter().any(|export| export.smb.is_some());
     if of_others && has_shares && config.smb.as_ref().is_some_and(|smb| smb.exclusive) {
         return Err(

@@ -267,6 +267,11 @@ impl Member {
         self.table().holds(inode)
     }
 
+    /// Whether an inode may be used, by what was seen last: it is held, and a root was adopted whose read began since. Asked together with [`Self::is_valid`].
+    pub fn is_usable(&self, inode: u64) -> bool {
+        self.table().is_usable(inode)
+    }
+
     /// Whether leases may be used now.
     pub fn is_valid(&self) -> bool {
         self.validity().holds(&self.env)

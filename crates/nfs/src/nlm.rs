@@ -387,7 +387,8 @@ fn status_of(error: &LockError) -> LockStatus {
         // The one status on which clients ask again later.
         LockError::Grace | LockError::Away => LockStatus::GracePeriod,
         LockError::Deadlock { .. } => LockStatus::Deadlock,
-        LockError::TooMany => LockStatus::NoLocks,
+        // The client's program gets ENOLCK.
+        LockError::TooMany | LockError::Unsupported => LockStatus::NoLocks,
     }
 }
 

@@ -20,6 +20,7 @@
 
 mod offices;
 mod segments;
+mod served;
 mod table;
 
 pub use offices::{BrokenLock, OFFICE_LOCKS, OFFICES, Office, OfficeLock, OfficeLocks, Reclaims};
@@ -169,6 +170,11 @@ pub enum LockError {
     /// Another office grants locks of this file system at the moment: to be asked again, until this one does.
     #[error("another office has the volume, and gives it")]
     Away,
+    /// Nothing is locked in this file system ([`LockTable::refuse`]).
+    #[error(
+        "files of this volume cannot be locked: offices write it at the same moment, and locks that hold between them are not built yet"
+    )]
+    Unsupported,
     /// The waiting was ended by [`LockTable::cancel`] or by the release of its client.
     #[error("the request was cancelled")]
     Cancelled,

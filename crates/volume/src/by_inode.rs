@@ -17,40 +17,54 @@
 //! | `adoption` | a newer root takes the place of the one in memory; what is changed here stays |
 //! | `publication` | freeze, leaf check, build on the adopted root; what was built is committed |
 //! | `run` | the task that publishes and tends |
+//! | `joining`, `departure` | the number of this machine's member; it goes away when it stops |
+//! | `freshness`, `layer` | how old what clients read may be |
 //!
 //! A planned change that comes to nothing (a name that is taken, a file that is gone) is answered only if it was planned on a root that was read since the call
 //! arrived, or under leases: what is in memory of others' inodes may be old.
 //!
 //! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
 //!
-//! **Nobody but tests opens such a volume.** Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, locks, the departure of an idle member, and the freshness of reads, which see the root that was adopted last
-//! ([`Volume::catch_up`]).
+//! **No volume is made so but by tests** (decision 0231). Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, and locks.
 
 mod adoption;
+mod departure;
+mod figures;
+mod freshness;
 mod hold;
+mod joining;
 mod judging;
+mod layer;
 mod needs;
 mod publication;
 mod run;
 mod start;
 
+pub use figures::ByInodeStatus;
 pub(crate) use hold::{Held, Unheld};
+pub use layer::ByInodeVfs;
 pub use start::{MemberStartError, MemberStartReport};
 
 use crate::{
     checkpoint::CheckpointPayload,
+    serving::ServingState,
     usage::UsageMap,
     volume::{Inner, Volume},
 };
 use async_trait::async_trait;
+use figures::LeaseWaits;
 use firn_anchor::{ARENA_BITS, LeaseRange, MemberNumber, VolumeTuple};
 use firn_format::{Checkpoint, Pointer, Uid, Version};
 use firn_leases::{Build, Built, Content, Member, MemberError};
 use firn_vfs::VfsError;
+use freshness::RootReads;
 use publication::{BuiltRoot, Frozen};
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// What a volume that is shared by inode has besides that of an owner.
@@ -60,6 +74,10 @@ pub(crate) struct ByInode {
     member: OnceLock<Arc<Member>>,
     /// Whoever adopts, builds or installs has this, one at a time.
     publishing: tokio::sync::Mutex<Publishing>,
+    /// Of the root in memory, as `publishing` has it.
+    adopted_version: AtomicU64,
+    root_reads: RootReads,
+    lease_waits: LeaseWaits,
 }
 
 /// The root in memory, and what is to be put on it.
@@ -92,6 +110,9 @@ impl ByInode {
         Self {
             number,
             member: OnceLock::new(),
+            adopted_version: AtomicU64::new(adopted.version.0),
+            root_reads: RootReads::default(),
+            lease_waits: LeaseWaits::default(),
             publishing: tokio::sync::Mutex::new(Publishing {
                 adopted,
                 frozen: None,
@@ -100,6 +121,11 @@ impl ByInode {
                 owes_section,
             }),
         }
+    }
+
+    /// The version of the root in memory.
+    fn adopted_version(&self) -> u64 {
+        self.adopted_version.load(Ordering::Acquire)
     }
 
     /// The member, which is there before anything is served.
@@ -150,6 +176,13 @@ impl Inner {
     /// What only a member by inode has.
     fn by_inode(&self) -> &ByInode {
         self.by_inode.as_ref().expect("asked by a member only")
+    }
+
+    /// The member is over: nothing is served any more until the volume is opened again.
+    fn end_member(&self, error: &MemberError) {
+        tracing::error!(%error, "this office serves no more until the volume is opened again");
+        let why = format!("{error}; everything acknowledged is in this office's journal");
+        self.set_serving_state(ServingState::Broken(why));
     }
 }
 

@@ -63,7 +63,7 @@ mod usage;
 mod verify;
 mod volume;
 
-pub use by_inode::{MemberStartError, MemberStartReport};
+pub use by_inode::{ByInodeStatus, ByInodeVfs, MemberStartError, MemberStartReport};
 pub use checkpoint::{LostSegments, ReadBackStatus};
 pub use cloud_durability::{CloudWaitStatus, OnDisconnect};
 pub use config::{Cadence, VolumeConfig};
@@ -99,6 +99,8 @@ pub use snapshots::{
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
 pub use volume::Volume;
+// Why a member does not start.
+pub use firn_leases::MemberError;
 // The table of locks that a member takes.
 pub use firn_session::{LockLimits, LockTable};
 

@@ -488,7 +488,7 @@ impl Inner {
 fn end_of(state: ServingState) -> TermEnd {
     match state {
         ServingState::Fenced => TermEnd::Fenced,
-        ServingState::Failed(why) => TermEnd::Failed(why),
+        ServingState::Broken(why) | ServingState::Failed(why) => TermEnd::Failed(why),
         ServingState::Serving | ServingState::Stopping => TermEnd::Failed("it stopped serving".into()),
     }
 }

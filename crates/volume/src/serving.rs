@@ -12,6 +12,8 @@ pub enum ServingState {
     Stopping,
     /// Another edge owns it (I8): nothing is served any more.
     Fenced,
+    /// Others went on without this member by inode: nothing is served until the volume is opened again, which judges its journal. Clients are told to try again.
+    Broken(String),
     /// The journal failed: nothing is acknowledged any more; the process must restart and recover.
     Failed(String),
 }
@@ -21,10 +23,15 @@ impl ServingState {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Serving | Self::Stopping => false,
-            Self::Fenced | Self::Failed(_) => true,
+            Self::Fenced | Self::Broken(_) | Self::Failed(_) => true,
         }
     }
 }
+
+/// What clients of a member are told until the volume is opened again.
+pub(crate) const BROKEN: VfsError = VfsError::TryAgain {
+    reason: "others went on without this office, which could not be heard: the volume is opened again",
+};
 
 /// See the module.
 pub(crate) struct Serving(Watched<ServingState>);
@@ -45,6 +52,7 @@ impl Serving {
             ServingState::Stopping => Err(VfsError::TryAgain {
                 reason: "the edge is stopping",
             }),
+            ServingState::Broken(_) => Err(BROKEN),
             ServingState::Fenced => Err(VfsError::Fenced),
             ServingState::Failed(reason) => Err(VfsError::Io(reason)),
         }
@@ -54,6 +62,7 @@ impl Serving {
     pub fn check_not_ended(&self) -> Result<(), VfsError> {
         match self.now() {
             ServingState::Serving | ServingState::Stopping => Ok(()),
+            ServingState::Broken(_) => Err(BROKEN),
             ServingState::Fenced => Err(VfsError::Fenced),
             ServingState::Failed(reason) => Err(VfsError::Io(reason)),
         }

@@ -125,7 +125,7 @@ impl Inner {
         match self.serving.now() {
             ServingState::Serving | ServingState::Stopping => Ok(()),
             ServingState::Fenced => Err(VolumeError::Stopped("another edge took the volume over".into())),
-            ServingState::Failed(reason) => Err(VolumeError::Stopped(reason)),
+            ServingState::Broken(reason) | ServingState::Failed(reason) => Err(VolumeError::Stopped(reason)),
         }
     }
 

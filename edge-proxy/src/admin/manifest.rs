@@ -26,7 +26,9 @@ impl Admin {
             let begun = volume.manifest_begin(rate(&text)?).await;
             begun.map_err(|error| format!("no manifest was begun: {error}"))?;
             while wait && part().is_gathered() {
-                if let ServingState::Failed(_) | ServingState::Fenced = volume.status().serving_state {
+                if let ServingState::Failed(_) | ServingState::Fenced | ServingState::Broken(_) =
+                    volume.status().serving_state
+                {
                     return Err(
                         "the edge stopped serving; the manifest is gathered on with the next start".into(),
                     );

@@ -25,7 +25,8 @@ impl Admin {
                         return Ok(status);
                     }
                     while volume.rekey_status().under_way.is_some() {
-                        if let ServingState::Failed(_) | ServingState::Fenced = volume.status().serving_state
+                        if let ServingState::Failed(_) | ServingState::Fenced | ServingState::Broken(_) =
+                            volume.status().serving_state
                         {
                             return Err("the edge stopped serving; the rekey goes on where it was with the next start".into());
                         }

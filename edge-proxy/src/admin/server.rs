@@ -246,7 +246,11 @@ impl Admin {
     /// Why what is asked cannot be done while the edge serves without the cloud, or of a volume that another edge owns; looking can.
     fn refusal(&self, command: &Command) -> Option<String> {
         let detached = self.observed.detached();
-        if detached.is_none() && !self.observed.volume.is_follower() {
+        let is_by_inode = self.observed.volume.member_by_inode().is_some();
+        if is_by_inode && matches!(command, Command::Sync | Command::Drain) {
+            return None;
+        }
+        if detached.is_none() && !self.observed.volume.is_follower() && !is_by_inode {
             return None;
         }
         let list = SnapshotCommand::List { space: false };
@@ -261,6 +265,17 @@ impl Admin {
                 what: RekeyCommand::Status { .. },
             } => None,
             Command::Snapshot { what } if *what == list => None,
+            Command::Sync
+            | Command::Drain
+            | Command::Verify
+            | Command::Audit { .. }
+            | Command::Clean { .. }
+            | Command::Repair { .. }
+            | Command::Rekey { .. }
+            | Command::Manifest { .. }
+            | Command::Snapshot { .. }
+            | Command::Restore { .. }
+            | Command::Clone { .. } if is_by_inode => Some(VolumeError::SharedByInode.to_string()),
             Command::Sync
             | Command::Drain
             | Command::Verify

@@ -112,7 +112,7 @@ async fn timed(subject: &Subject<'_>, config: &Config, roots: &Roots, identity: 
         "{at}: a root within {:.1} ms; the volume is owned by {name}",
         median.as_secs_f64() * 1e3
     );
-    let takes_turns = config.volume.follow.is_some() || config.volume.shared.is_some();
+    let takes_turns = config.volume.has_other_writers();
     let is_elsewhere = name != "nobody" && name != config.volume.edge_name && !takes_turns;
     let finding = if is_elsewhere {
         Finding::fails(

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     access_log::AccessLogSection,
     anchor::AnchorAt,
+    by_inode::{self, WrittenLeases},
     cloud_session::CredentialsFrom,
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
@@ -126,6 +127,9 @@ struct WrittenVolume {
     /// Edges own it by turns.
     #[serde(default)]
     shared: bool,
+    /// By what those keep each other from changing the same.
+    #[serde(default)]
+    leases: Option<WrittenLeases>,
     #[serde(default)]
     freshness: Option<Span>,
     #[serde(default)]
@@ -410,23 +414,29 @@ fn directory_name(name: &str) -> Result<&str, String> {
 
 fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> Result<VolumeSection, String> {
     let (freshness, stale_reads) = (written.freshness, written.stale_reads);
+    let by_inode = by_inode::options(
+        (written.leases, written.shared, written.follow),
+        freshness,
+        stale_reads,
+        written.on_disconnect,
+    )?;
     let shared = sharing::options(
-        written.shared,
+        written.shared && by_inode.is_none(),
         written.follow,
         freshness,
         stale_reads,
         written.on_disconnect,
     )?;
-    let follow = match shared {
-        Some(_) => None,
-        None => following::options(written.follow, freshness, stale_reads)?,
+    let follow = match (&shared, by_inode) {
+        (Some(_), _) | (_, Some(_)) => None,
+        (None, None) => following::options(written.follow, freshness, stale_reads)?,
     };
     let key = written.owner_key.as_ref().map(|key| key.parse());
     let key = key
         .transpose()
         .map_err(|why: &str| format!("volume.owner_key: {why}"))?;
     let owner = granted::owner(written.owner, key, written.anchor == AnchorAt::Service)?;
-    if owner.is_some() && follow.is_none() && shared.is_none() {
+    if owner.is_some() && follow.is_none() && !written.shared {
         return Err(
             "volume.owner: a volume of another tenant is followed or shared: follow = true, or shared = true"
                 .into(),
@@ -436,6 +446,7 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
         owner,
         follow,
         shared,
+        by_inode,
         durability: written.durability.map(Durability::from).unwrap_or_default(),
         on_disconnect: written.on_disconnect,
         name,

@@ -17,6 +17,8 @@ pub(super) struct Table {
     limits: LockLimits,
     /// File systems that several offices lock by turns.
     pub(super) shared: BTreeMap<u64, Shared>,
+    /// File systems in which nothing is locked.
+    pub(super) refused: BTreeSet<u64>,
     pub(super) files: BTreeMap<FileHandle, File>,
     /// By number, which is the order of arrival.
     pub(super) waiting: BTreeMap<u64, Waiting>,
@@ -77,6 +79,7 @@ impl Table {
             in_grace: false,
             limits,
             shared: BTreeMap::new(),
+            refused: BTreeSet::new(),
             files: BTreeMap::new(),
             waiting: BTreeMap::new(),
             waiting_by_owner: BTreeMap::new(),
@@ -87,13 +90,13 @@ impl Table {
     }
 
     pub(super) fn test(&mut self, request: &LockRequest) -> Result<(), LockError> {
-        self.check_grace(false)?;
+        self.check_served(request.file, false)?;
         self.check_granting(request)?;
         self.check_held(request)
     }
 
     pub(super) fn lock(&mut self, request: &LockRequest) -> Result<(), LockError> {
-        self.check_grace(false)?;
+        self.check_served(request.file, false)?;
         self.check_granting(request)?;
         self.lock_at_once(request)
     }
@@ -103,7 +106,7 @@ impl Table {
             // Its client was told that locks were broken, and this one was not.
             return Ok(());
         }
-        self.check_grace(true)?;
+        self.check_served(request.file, true)?;
         self.check_reclaim(request)?;
         self.lock_at_once(request)
     }
@@ -121,7 +124,7 @@ impl Table {
         request: &LockRequest,
         granted: oneshot::Sender<()>,
     ) -> Result<Place, LockError> {
-        self.check_grace(false)?;
+        self.check_served(request.file, false)?;
         self.check_lock_limits(&request.owner.client)?;
         if self.is_waiting(request) {
             return Ok(Place::AlreadyWaiting);
@@ -191,7 +194,7 @@ impl Table {
         mode: ShareMode,
         reclaim: bool,
     ) -> Result<(), LockError> {
-        self.check_grace(reclaim)?;
+        self.check_served(file, reclaim)?;
         let shares = self.files.get(&file).map(|file| &file.shares);
         let in_the_way = shares
             .into_iter()
@@ -319,14 +322,6 @@ impl Table {
             .iter()
             .filter(|(client, _)| client.protocol == protocol);
         of_protocol.map(|(_, client)| client.locks).sum()
-    }
-
-    fn check_grace(&self, reclaim: bool) -> Result<(), LockError> {
-        match (self.in_grace, reclaim) {
-            (true, true) | (false, false) => Ok(()),
-            (true, false) => Err(LockError::Grace),
-            (false, true) => Err(LockError::GraceOver),
-        }
     }
 
     /// One operation adds at most two ranges (the new one, and the rest of one it splits).

@@ -2,6 +2,7 @@
 
 mod administration;
 mod offices;
+mod refused;
 
 use super::*;
 use futures::FutureExt;

@@ -18,7 +18,7 @@ use crate::{
 use firn_anchor::{MemberNumber, RememberedRoot, VolumeTuple};
 use firn_format::{ORPHAN_MAP, Pointer, TreeRoot};
 use firn_leases::MemberError;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 /// Adopts the tuple's root, if it is another one.
 pub(super) async fn adopt(inner: &Inner, volume: &VolumeTuple) -> Result<(), MemberError> {
@@ -77,6 +77,7 @@ pub(super) async fn adopt(inner: &Inner, volume: &VolumeTuple) -> Result<(), Mem
         .lock()
         .adopt_beside(&payload.counters, checkpoint.inode_map, snapshots, keeps);
     let covered = covered(by_inode.number, &payload);
+    by_inode.adopted_version.store(root.version.0, Ordering::Release);
     publishing.adopted = AdoptedRoot {
         version: root.version,
         uid: root.uid,

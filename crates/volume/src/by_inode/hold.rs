@@ -12,7 +12,7 @@
 use super::{ByInode, needs::needs};
 use crate::{
     change::Planned,
-    serving::ServingState,
+    serving::BROKEN,
     state::{State, Stop},
     volume::Inner,
 };
@@ -122,8 +122,11 @@ impl Inner {
                 (None, Vec::new())
             }
             Unheld::Leases(inodes) => {
+                let began = self.env.now();
                 let acquiring = member.acquire(&inodes);
-                let pins = match self.env.timeout(self.config.wait_limit, acquiring).await {
+                let acquired = self.env.timeout(self.config.wait_limit, acquiring).await;
+                self.by_inode().lease_waits.note(self.env.now().since(began));
+                let pins = match acquired {
                     Ok(pins) => pins.map_err(|error| self.refused_by_member(&error))?,
                     Err(_) => return Err(WAITED),
                 };
@@ -154,11 +157,10 @@ impl Inner {
     pub(crate) fn refused_by_member(&self, error: &MemberError) -> VfsError {
         match error {
             MemberError::Lapsed | MemberError::Away => LAPSED,
+            // The volume is opened again in a moment, and answers then; what this call would have changed was not.
             MemberError::Anchor(AnchorError::MemberBroken { .. }) | MemberError::LeafChanged { .. } => {
-                let why = format!("{error}; what is not published is in this office's journal");
-                tracing::error!(%error, "this office serves no more until it is started again");
-                self.set_serving_state(ServingState::Failed(why.clone()));
-                VfsError::Io(why)
+                self.end_member(error);
+                BROKEN
             }
             MemberError::Anchor(_) | MemberError::Content(_) => {
                 tracing::debug!(%error, "a client is told to try again");

@@ -263,6 +263,9 @@ pub(super) async fn committed(inner: &Inner, committed: &Built) {
     let committed_at_ms = checkpoint.committed_at_ms;
     publishing.usage = usage;
     publishing.owes_section = false;
+    by_inode
+        .adopted_version
+        .store(checkpoint.version.0, Ordering::Release);
     publishing.adopted = AdoptedRoot {
         version: checkpoint.version,
         uid,

@@ -10,7 +10,7 @@
 //!
 //! Who is gone for long goes away by [`Member::leave`](firn_leases::Member::leave); nobody calls that for an idle member yet.
 
-use crate::{config::Cadence, serving::ServingState, volume::Inner};
+use crate::{config::Cadence, volume::Inner};
 use firn_anchor::AnchorError;
 use firn_leases::MemberError;
 use futures::future::{Either, select};
@@ -63,9 +63,7 @@ async fn work(inner: &Inner) {
             Err(error) => {
                 failures += 1;
                 if ends(&error) {
-                    let reason = format!("{error}; everything acknowledged is in this office's journal");
-                    tracing::error!(%error, "this office serves no more until it is started again");
-                    inner.set_serving_state(ServingState::Failed(reason));
+                    inner.end_member(&error);
                     return;
                 }
                 inner.checkpointer.times().last_error = Some(error.to_string());

@@ -50,7 +50,10 @@ impl Inner {
                 }
                 Err(error) => match served.volume.inner.serving.now() {
                     state @ ServingState::Fenced => Ok(end_of(state)),
-                    ServingState::Serving | ServingState::Stopping | ServingState::Failed(_) => Err(error),
+                    ServingState::Serving
+                    | ServingState::Stopping
+                    | ServingState::Broken(_)
+                    | ServingState::Failed(_) => Err(error),
                 },
             },
         }

@@ -1,5 +1,5 @@
 //! A volume that several members write at the same moment: one alone against the model, two with directories of their own, one that is broken and comes back, one volume that
-//! an owner wrote before, a cleaner beside members, and histories of many.
+//! an owner wrote before, a cleaner beside members, what an edge serves of them, and histories of many.
 
 mod alone;
 mod broken;
@@ -9,4 +9,5 @@ mod former;
 mod given_up;
 mod histories;
 mod offices;
+mod served;
 mod two;

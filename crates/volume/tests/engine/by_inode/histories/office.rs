@@ -203,7 +203,7 @@ impl Life {
     }
 
     fn ended(&self, volume: &Volume) -> Option<End> {
-        let ServingState::Failed(why) = volume.status().serving_state else {
+        let (ServingState::Broken(why) | ServingState::Failed(why)) = volume.status().serving_state else {
             return None;
         };
         let mut told = lock(&self.told);

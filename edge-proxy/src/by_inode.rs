@@ -1,0 +1,346 @@
+//! A volume that several edges write at the same moment: what the configuration says of it, what it cannot have, how it is opened, and how it stands.
+//!
+//! A volume is made so when it is made, in its tuple at the anchor; `leases = "inode"` says that this edge knows it. An edge that does not say so is refused such a
+//! volume, and one that does is refused any other: neither changes what the volume is.
+
+use crate::{
+    config::Config,
+    durability::WrittenOnDisconnect,
+    failure::Failure,
+    following::{self, WrittenStaleReads},
+    identity::Identity,
+    opened::{Mode, Opened},
+    parts::Outside,
+    report::span,
+    snapshot::OwnerPart,
+};
+use firn_anchor::AnchorError;
+use firn_quantity::Span;
+use firn_volume::{
+    ByInodeStatus, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume, VolumeError,
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Paths that `status` shows of a salvage; the log has more.
+const PATHS_SHOWN: usize = 20;
+
+/// By what members of a shared volume keep each other from changing the same.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum WrittenLeases {
+    /// One has the whole volume at a time.
+    #[default]
+    Volume,
+    /// Each has what it changes.
+    Inode,
+}
+
+/// How a member by inode serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByInodeOptions {
+    /// How old the read of the root may be that a read is answered by.
+    pub freshness: Duration,
+}
+
+/// What `[volume]` says, if it says `leases = "inode"`.
+pub fn options(
+    (leases, shared, follow): (Option<WrittenLeases>, bool, bool),
+    freshness: Option<Span>,
+    stale_reads: Option<WrittenStaleReads>,
+    on_disconnect: Option<WrittenOnDisconnect>,
+) -> Result<Option<ByInodeOptions>, String> {
+    match leases {
+        None => return Ok(None),
+        Some(_) if !shared || follow => {
+            return Err("volume.leases is of volumes with shared = true; leave it out".into());
+        }
+        Some(WrittenLeases::Volume) => return Ok(None),
+        Some(WrittenLeases::Inode) => {}
+    }
+    if stale_reads == Some(WrittenStaleReads::Allow) {
+        return Err(format!(
+            "volume.stale_reads: \"allow\": {NOT_YET}, and reads of it wait for the anchor; leave it out"
+        ));
+    }
+    if !matches!(on_disconnect, None | Some(WrittenOnDisconnect::Wait)) {
+        return Err(format!(
+            "volume.on_disconnect: {NOT_YET}, and clients of it wait while the anchor does not hear this edge; leave it out"
+        ));
+    }
+    let follow = following::options(true, freshness, stale_reads)?.unwrap_or_default();
+    Ok(Some(ByInodeOptions {
+        freshness: follow.freshness,
+    }))
+}
+
+/// The beginning of what is said of everything that only owners of a whole volume have.
+const NOT_YET: &str = "with volume.leases = \"inode\" a volume cannot have this yet";
+
+/// What else the configuration may not have.
+pub fn check(config: &Config) -> Result<(), String> {
+    if config.volume.by_inode.is_none() {
+        return Ok(());
+    }
+    let shares = config.exports.iter().any(|export| export.smb.is_some());
+    let not_had = [
+        (!config.mounts.is_empty(), "[[mount]]", "serve it over NFS"),
+        (shares, "[export.smb]", "serve it over NFS"),
+        (config.second.is_some(), "[second]", "leave it out"),
+        (config.parity.is_some(), "[parity]", "leave it out"),
+        (
+            config.retention()?.is_some(),
+            "[snapshots]: every, after_written",
+            "leave them out",
+        ),
+        (config.volume.owner.is_some(), "volume.owner", "leave it out"),
+    ];
+    match not_had.into_iter().find(|(has, ..)| *has) {
+        Some((_, what, instead)) => Err(format!("{what}: {NOT_YET}: {instead}")),
+        None => Ok(()),
+    }
+}
+
+/// Opens the volume as the member of this state directory, which joins the first time.
+///
+/// # Errors
+/// [`Failure`]; what was acknowledged is in the journal, in the volume or in a salvage clone.
+pub async fn open(
+    config: &Config,
+    outside: &Outside,
+    identity: Identity,
+    options: ByInodeOptions,
+) -> Result<Opened, Failure> {
+    let volume_id = identity.volume;
+    let (parts, rings) = outside.own_parts(config, identity).await?;
+    let number = Volume::join_by_inode(&parts, &config.volume.edge_name).await;
+    let number = number.map_err(not_shared)?;
+    let opened = Volume::open_by_inode(parts.clone(), config.volume_config()?, number).await;
+    let (volume, MemberStartReport { recovery, salvage }) = opened.map_err(not_started)?;
+    tracing::info!(
+        ?recovery,
+        member = number.0,
+        "this office writes the volume beside others"
+    );
+    if let Some(salvage) = &salvage {
+        tracing::warn!(
+            clone = salvage.name,
+            records = salvage.recovery.records,
+            paths = salvage.paths.join(", "),
+            more = salvage.paths_more,
+            "others went on without this office, which could not be heard: what of its changes stood on theirs is in the clone"
+        );
+    }
+    let (name, epoch) = match parts.anchor.load(volume_id).await {
+        Ok((tuple, _)) => (tuple.name, tuple.epoch.0),
+        Err(error) => {
+            // Whoever opens it again finds the journal closed.
+            volume.stop().await?;
+            return Err(error.into());
+        }
+    };
+    Ok(Opened {
+        parts,
+        volume,
+        volume_name: name,
+        owner: OwnerPart {
+            name: config.volume.edge_name.clone(),
+            epoch,
+        },
+        mode: Mode::ByInode(Box::new(ByInode {
+            rings,
+            options,
+            salvaged: salvage.map(SalvagedBeside::from),
+        })),
+    })
+}
+
+/// A volume that was opened so.
+pub struct ByInode {
+    pub rings: crate::rings::KeyRings,
+    pub options: ByInodeOptions,
+    /// What this start put aside.
+    pub salvaged: Option<SalvagedBeside>,
+}
+
+fn not_shared(error: VolumeError) -> Failure {
+    match error {
+        VolumeError::Anchor(AnchorError::NotSharedByInode { .. }) => Failure::usage(
+            "volume.leases: \"inode\": the volume is not one that many write at the same moment, which is decided when a volume is made, and cannot be asked for \
+             yet. Nothing was changed: leave `leases` out",
+        ),
+        error => error.into(),
+    }
+}
+
+fn not_started(error: MemberStartError) -> Failure {
+    match error {
+        MemberStartError::Volume(error) => error.into(),
+        MemberStartError::Member(MemberError::Anchor(error)) => error.into(),
+        MemberStartError::Member(error) => Failure::new(error),
+        error @ MemberStartError::Unsupported { .. } => Failure::usage(error),
+    }
+}
+
+/// A member as `status` and `/metrics` show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByInodePart {
+    /// Its number in the volume, for ever.
+    pub member: u32,
+    /// The writer of this start.
+    pub incarnation: u64,
+    /// The root in memory.
+    pub version: u64,
+    /// Whether the anchor has heard this edge of late.
+    pub lease_holds: bool,
+    /// Since the root was read for clients last.
+    pub root_age_ms: Option<u64>,
+    pub root_reads: u64,
+    /// Changes that waited for what another office had.
+    pub lease_waits: u64,
+    pub waits_ms: u64,
+    pub longest_wait_ms: u64,
+    /// What was put aside when this start found that others had gone on without it.
+    pub salvaged: Option<SalvagedBeside>,
+}
+
+/// A salvage clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SalvagedBeside {
+    pub clone: String,
+    pub paths: Vec<String>,
+    pub paths_more: u64,
+}
+
+impl From<SalvageReport> for SalvagedBeside {
+    fn from(report: SalvageReport) -> Self {
+        Self {
+            clone: report.name,
+            paths: report.paths,
+            paths_more: report.paths_more,
+        }
+    }
+}
+
+impl ByInodePart {
+    pub fn new(status: ByInodeStatus, salvaged: Option<SalvagedBeside>) -> Self {
+        Self {
+            member: status.member,
+            incarnation: status.incarnation,
+            version: status.version,
+            lease_holds: status.lease_holds,
+            root_age_ms: status.root_read_ago.map(millis),
+            root_reads: status.root_reads,
+            lease_waits: status.lease_waits,
+            waits_ms: millis(status.waited),
+            longest_wait_ms: millis(status.longest_wait),
+            salvaged,
+        }
+    }
+
+    /// Of a status page.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![
+            (
+                "Owner",
+                "nobody; offices write it at the same moment, each what it holds".into(),
+            ),
+            ("Member", self.line()),
+        ];
+        rows.extend(self.troubles().into_iter().map(|trouble| ("", trouble)));
+        rows
+    }
+
+    fn line(&self) -> String {
+        let read = self
+            .root_age_ms
+            .map_or_else(String::new, |age| format!(", read {} ago", span(age)));
+        let waits = match self.lease_waits {
+            0 => "no change waited for another office".into(),
+            waits => format!(
+                "{waits} changes waited for another office, the longest {}",
+                span(self.longest_wait_ms)
+            ),
+        };
+        format!("number {}; version {}{read}; {waits}", self.member, self.version)
+    }
+
+    /// What is wrong, and what that means.
+    pub fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        if !self.lease_holds {
+            troubles.push(
+                "no heartbeat reaches the anchor: clients wait, and in a minute others may take what this office holds".into(),
+            );
+        }
+        if let Some(salvaged) = &self.salvaged {
+            let shown: Vec<_> = salvaged
+                .paths
+                .iter()
+                .take(PATHS_SHOWN)
+                .map(String::as_str)
+                .collect();
+            let more = (salvaged.paths.len() - shown.len()) as u64 + salvaged.paths_more;
+            let and_more = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            troubles.push(format!(
+                "others went on without this office: what of its changes stood on theirs is in the clone {}: {}{and_more}",
+                salvaged.clone,
+                shown.join(", ")
+            ));
+        }
+        troubles
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EdgeConfig;
+
+    #[test]
+    fn leases_are_of_shared_volumes_and_clients_of_such_a_volume_wait() {
+        let inode = Some(WrittenLeases::Inode);
+        assert_eq!(options((None, true, false), None, None, None), Ok(None));
+        let by_turns = options((Some(WrittenLeases::Volume), true, false), None, None, None);
+        assert_eq!(by_turns, Ok(None));
+        assert!(options((inode, false, false), None, None, None).is_err());
+        assert!(options((inode, true, true), None, None, None).is_err());
+        let stale = Some(WrittenStaleReads::Allow);
+        assert!(options((inode, true, false), None, stale, None).is_err());
+        let accept = Some(WrittenOnDisconnect::Accept);
+        assert!(options((inode, true, false), None, None, accept).is_err());
+        let wait = Some(WrittenOnDisconnect::Wait);
+        let asked = options((inode, true, false), None, Some(WrittenStaleReads::Wait), wait);
+        let freshness = Duration::from_millis(500);
+        assert_eq!(asked, Ok(Some(ByInodeOptions { freshness })));
+    }
+
+    #[test]
+    fn what_such_a_volume_cannot_have_yet_is_named() {
+        let text = |sections: &str| {
+            format!(
+                "[volume]\nstore = \"file:/s\"\nanchor = \"redb:/t\"\nstate_directory = \"/state\"\nshared = true\nleases = \
+                 \"inode\"\n{sections}"
+            )
+        };
+        let export = "[[export]]\npath = \"/\"\nclients = [\"10.0.0.0/8\"]\n";
+        assert!(EdgeConfig::parse(&text(export)).is_ok());
+        for (sections, named) in [
+            ("[[mount]]\npath = \"/m\"\n", "[[mount]]: with volume.leases"),
+            ("[snapshots]\nevery = \"1 h\"\n", "[snapshots]: every"),
+        ] {
+            let refused = EdgeConfig::parse(&text(sections)).map(drop);
+            assert!(
+                refused.as_ref().is_err_and(|why| why.contains(named)),
+                "{refused:?}"
+            );
+        }
+    }
+}
