@@ -5,6 +5,7 @@
 )]
 
 mod azure_table;
+mod by_inode;
 mod following;
 mod handover;
 mod locking;

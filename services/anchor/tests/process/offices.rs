@@ -38,6 +38,19 @@ pub async fn open_with(
     grants: &[(&PeerIdentity, TenantVolume, &str)],
     lines: [(&str, String); 2],
 ) -> (Place, FamilyId, [Edge; 2]) {
+    let (place, family, mut edges) = prepare(here, grants, lines).await;
+    for edge in &mut edges {
+        edge.start().await.unwrap();
+    }
+    (place, family, edges)
+}
+
+/// The same before they are started.
+pub async fn prepare(
+    here: &Path,
+    grants: &[(&PeerIdentity, TenantVolume, &str)],
+    lines: [(&str, String); 2],
+) -> (Place, FamilyId, [Edge; 2]) {
     let mut place = Place::new(here, 1);
     place.grant(grants);
     let identities = [place.issue(&edge(1), "one.pem"), place.issue(&edge(2), "two.pem")];
@@ -46,7 +59,7 @@ pub async fn open_with(
     let port = place.address.unwrap().port();
     let url = format!("https://localhost:{port}/{}", volume(1));
     let [one, two] = &lines;
-    let mut edges = [("one", one), ("two", two)]
+    let edges = [("one", one), ("two", two)]
         .map(|(name, (lines, sections))| configured(here, &url, name, (lines, sections)));
     for (edge, identity) in edges.iter().zip(&identities) {
         fs::copy(identity, edge.state.join("anchor.pem")).unwrap();
@@ -59,8 +72,5 @@ pub async fn open_with(
         .command("join", &["--identity", &identity.to_string_lossy()])
         .await
         .unwrap();
-    for edge in &mut edges {
-        edge.start().await.unwrap();
-    }
     (place, family, edges)
 }

@@ -18,7 +18,7 @@ fn layer(volume: &Volume, freshness: Duration) -> ByInodeVfs {
 }
 
 async fn size(vfs: &ByInodeVfs, file: FileHandle) -> Result<u64, VfsError> {
-    Ok(Vfs::attributes(vfs, file).await?.size)
+    Ok(Vfs::attributes(vfs, file).await?.size_bytes)
 }
 
 #[test]
@@ -31,8 +31,9 @@ fn a_machine_finds_its_number_again_and_joins_only_what_is_shared_by_inode() {
             let (own, beside) = (world.own_parts(), world.machine_beside(&simulation, "second"));
             let run = async move {
                 own.anchor.create_family().await.expect("a new family");
-                let formatted = Volume::format(&own, "shared", FormatOptions::default(), &config());
-                formatted.await.expect("it is formatted");
+                Volume::format(&own, "shared", FormatOptions::default(), &config())
+                    .await
+                    .expect("it is formatted");
                 let early = Volume::join_by_inode(&own, "one").await;
                 assert!(
                     matches!(

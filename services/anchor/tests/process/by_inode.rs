@@ -1,0 +1,382 @@
+//! Two offices that write one file system at the same moment: two edges as processes, each with clients of its own, over one bucket and one `firn-anchor`.
+//!
+//! The volume is marked as one of members by the test, between its making and its first start: nothing else does that yet.
+
+use crate::{edge, offices, place::Place, volume};
+use firn_anchor::Anchor;
+use firn_env::Env;
+use firn_nfs::{
+    nlm::{self, LockCall, LockStatus, StatusReply, WireLock},
+    rpc::{Client as RpcClient, Credential, Target},
+    xdr::Decode as _,
+};
+use firn_rig::{Client, EXPORT, Edge};
+use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What anything may take that waits for the other office, on a machine that does much else.
+const SOON: Duration = Duration::from_secs(20);
+/// The same for one that is gone: a minute until it counts as that, and then.
+const AFTER_A_BREAK: Duration = Duration::from_secs(100);
+/// How many files each office makes while the other does.
+const FILES: usize = 40;
+
+const SHARED: &str = "shared = true\nleases = \"inode\"\nfreshness = \"0 s\"";
+
+/// The edges' programs, bucket and anchor.
+struct Offices {
+    place: Place,
+    one: Edge,
+    two: Edge,
+}
+
+async fn prepared(here: &Path, lines: [&str; 2]) -> (Place, Anchor, [Edge; 2]) {
+    let grants = [(&edge(1), volume(1), "edge"), (&edge(2), volume(1), "edge")];
+    let lines = lines.map(|lines| (lines, String::new()));
+    let (place, family, edges) = offices::prepare(here, &grants, lines).await;
+    let reached = place.reached(&here.join("one.pem"), volume(1));
+    let anchor = Anchor::over(Arc::new(reached), place.env.clone(), family);
+    (place, anchor, edges)
+}
+
+async fn mark(anchor: &Anchor) {
+    let volumes = anchor.volumes().await.unwrap();
+    anchor.share_by_inode(volumes[0].volume).await.unwrap();
+}
+
+impl Offices {
+    /// `published`: how long a change waits before it is, if nobody wants it.
+    async fn open(here: &Path, published: &str) -> Self {
+        let (place, anchor, mut edges) = prepared(here, [SHARED; 2]).await;
+        mark(&anchor).await;
+        for edge in &mut edges {
+            let text = fs::read_to_string(&edge.config).unwrap();
+            fs::write(&edge.config, text.replace("\"1 h\"", &format!("\"{published}\""))).unwrap();
+            edge.start().await.unwrap();
+        }
+        let [one, two] = edges;
+        Self { place, one, two }
+    }
+}
+
+async fn part(edge: &Edge) -> Value {
+    edge.status().await.unwrap()["by_inode"].clone()
+}
+
+/// What a file holds; `None` if there is none of that name.
+async fn read(client: &mut Client, directory: &firn_rig::FileHandle, name: &str) -> Option<blake3::Hash> {
+    match client.lookup(directory, name.as_bytes()).await {
+        Ok(file) => Some(client.checksum(&file).await.unwrap().0),
+        Err(error) if error.to_string().contains("NOENT") => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn hash(text: &str) -> Option<blake3::Hash> {
+    Some(blake3::hash(text.as_bytes()))
+}
+
+/// Until a file is there, as long as it takes.
+async fn appears(client: &mut Client, directory: &firn_rig::FileHandle, name: &str) -> Duration {
+    let began = Instant::now();
+    while read(client, directory, name).await.is_none() {
+        assert!(began.elapsed() < SOON, "{name} does not appear");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    began.elapsed()
+}
+
+/// Makes its files, one after the other; the longest that one took.
+async fn fill(client: &mut Client, directory: &firn_rig::FileHandle, who: &str) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0..FILES {
+        let began = Instant::now();
+        let name = format!("{who}-{number}");
+        client
+            .write_file(directory, name.as_bytes(), 0o644, name.as_bytes())
+            .await
+            .unwrap();
+        longest = longest.max(began.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    longest
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_offices_write_one_file_system_at_the_same_moment() {
+    let here = tempfile::tempdir().unwrap();
+    let mut offices = Offices::open(here.path(), "1 s").await;
+    let mut one = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    let mut two = Client::mount(offices.two.address, EXPORT).await.unwrap();
+    assert_eq!(one.root.data.0, two.root.data.0, "one file system, one handle");
+    let root = one.root.clone();
+
+    // Each a directory of its own, at the same moment: neither waits for the other once it has its directory.
+    let of_one = one.make_directory(&root, b"one").await.unwrap();
+    let of_two = two.make_directory(&root, b"two").await.unwrap();
+    let began = Instant::now();
+    let longest = tokio::join!(fill(&mut one, &of_one, "one"), fill(&mut two, &of_two, "two"));
+    let took = began.elapsed();
+    let last = FILES - 1;
+    let seen = tokio::join!(
+        appears(&mut one, &of_two, &format!("two-{last}")),
+        appears(&mut two, &of_one, &format!("one-{last}"))
+    );
+    println!(
+        "{FILES} files in each office at the same moment: {took:?}, the longest {longest:?}; the other's last is seen {seen:?} later"
+    );
+    for number in 0..FILES {
+        for (client, directory, who) in [(&mut one, &of_two, "two"), (&mut two, &of_one, "one")] {
+            let name = format!("{who}-{number}");
+            assert_eq!(read(client, directory, &name).await, hash(&name), "{name}");
+        }
+    }
+    assert!(longest.0.max(longest.1) < Duration::from_secs(5), "{longest:?}");
+
+    // The same directory and the same file, in turns.
+    let both = one.make_directory(&root, b"both").await.unwrap();
+    one.write_file(&both, b"minutes", 0o644, b"begun in office one..")
+        .await
+        .unwrap();
+    let minutes = one.lookup(&both, b"minutes").await.unwrap();
+    appears(&mut two, &root, "both").await;
+    appears(&mut two, &both, "minutes").await;
+    let mut waits = Vec::new();
+    for round in 0..4_u32 {
+        for (name, client) in [("two", &mut two), ("one", &mut one)] {
+            let text = format!("round {round}, office {name}");
+            let asked = Instant::now();
+            let own = format!("{name}-{round}");
+            client
+                .write_file(&both, own.as_bytes(), 0o644, text.as_bytes())
+                .await
+                .unwrap();
+            client.write(&minutes, 0, text.as_bytes()).await.unwrap();
+            waits.push(asked.elapsed());
+            // Who has the directory sees what the other acknowledged last.
+            let (other, before) = match name {
+                "two" => ("one", round.checked_sub(1)),
+                _ => ("two", Some(round)),
+            };
+            if let Some(before) = before {
+                let (file, text) = (
+                    format!("{other}-{before}"),
+                    format!("round {before}, office {other}"),
+                );
+                assert_eq!(
+                    read(client, &both, &file).await,
+                    hash(&text),
+                    "{file} in office {name}"
+                );
+            }
+        }
+    }
+    println!("a directory and a file in it in turns, 8 of them: {waits:?}");
+    assert!(waits.iter().all(|wait| *wait < SOON), "{waits:?}");
+
+    let (of_one, of_two) = (part(&offices.one).await, part(&offices.two).await);
+    assert!(of_one["member"] != of_two["member"], "{of_one} {of_two}");
+    for of in [&of_one, &of_two] {
+        assert_eq!(of["lease_holds"].as_bool(), Some(true), "{of}");
+        assert!(of["lease_waits"].as_u64().is_some_and(|waits| waits >= 4), "{of}");
+        assert!(of["salvaged"].is_null(), "{of}");
+    }
+    let shown = offices.one.command("status", &[]).await.unwrap();
+    assert!(shown.contains("offices write it at the same moment"), "{shown}");
+
+    // What such a volume cannot have is refused, with a reason.
+    for (command, arguments) in [
+        ("verify", &[][..]),
+        ("clean", &[]),
+        ("snapshot", &["create", "now"]),
+    ] {
+        let said = offices.one.refused(1, command, arguments).await.unwrap();
+        assert!(said.contains("shared by inode"), "{command}: {said}");
+    }
+    let locked = lock(&offices.place.env, &offices.one, &minutes.data.0).await;
+    assert_eq!(locked, LockStatus::NoLocks);
+
+    // An office that is stopped goes away, so that the other need not wait until its heart stands still.
+    one.write_file(&both, b"last", 0o644, b"before the weekend")
+        .await
+        .unwrap();
+    offices.one.stop().await.unwrap();
+    let asked = Instant::now();
+    two.write_file(&both, b"next", 0o644, b"on the weekend")
+        .await
+        .unwrap();
+    println!("after a stop: {:?}", asked.elapsed());
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+    assert_eq!(read(&mut two, &both, "last").await, hash("before the weekend"));
+    offices.two.sync().await.unwrap();
+    let member = of_one["member"].clone();
+    offices.one.start().await.unwrap();
+    assert_eq!(
+        part(&offices.one).await["member"],
+        member,
+        "it finds its number again"
+    );
+    let mut one = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    assert_eq!(read(&mut one, &both, "next").await, hash("on the weekend"));
+    offices.one.stop().await.unwrap();
+    offices.two.command("drain", &[]).await.unwrap();
+}
+
+async fn lock(env: &Env, edge: &Edge, handle: &[u8]) -> LockStatus {
+    let client = RpcClient::connect(env, &edge.address.to_string(), SOON)
+        .await
+        .unwrap();
+    let target = Target {
+        program: nlm::PROGRAM,
+        version: nlm::VERSION,
+        credential: Credential::sys("machine", 0, 0, Vec::new()),
+    };
+    let call = LockCall {
+        cookie: "lock".into(),
+        block: false,
+        exclusive: true,
+        lock: WireLock {
+            caller: "machine".into(),
+            handle: handle.to_vec().into(),
+            owner: "owner".into(),
+            process: 1,
+            offset: 0,
+            length_bytes: 0,
+        },
+        reclaim: false,
+        state: 3,
+    };
+    let mut results = client.call(&target, 2, &call).await.unwrap();
+    StatusReply::decode(&mut results).unwrap().status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_office_that_is_killed_or_not_heard_comes_back_and_what_others_took_from_it_is_in_a_clone() {
+    let here = tempfile::tempdir().unwrap();
+    let mut offices = Offices::open(here.path(), "1 h").await;
+    let mut one = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    let mut two = Client::mount(offices.two.address, EXPORT).await.unwrap();
+    let root = one.root.clone();
+    let lost = one.make_directory(&root, b"lost").await.unwrap();
+    let kept = one.make_directory(&root, b"kept").await.unwrap();
+    offices.one.sync().await.unwrap();
+    one.write_file(&lost, b"draft", 0o644, b"on the disk of office one")
+        .await
+        .unwrap();
+    one.write_file(&kept, b"goes on", 0o644, b"nobody else wanted it")
+        .await
+        .unwrap();
+    offices.one.kill().await.unwrap();
+
+    let asked = Instant::now();
+    two.write_file(&lost, b"meanwhile", 0o644, b"in office two")
+        .await
+        .unwrap();
+    let waited = asked.elapsed();
+    println!("taken {waited:?} after a client asked");
+    assert!(
+        waited > Duration::from_secs(55),
+        "no sooner than a minute: {waited:?}"
+    );
+    assert!(waited < AFTER_A_BREAK, "{waited:?}");
+    assert_eq!(
+        read(&mut two, &lost, "draft").await,
+        None,
+        "it was never published"
+    );
+    offices.two.sync().await.unwrap();
+
+    offices.one.start().await.unwrap();
+    let salvaged = part(&offices.one).await["salvaged"].clone();
+    assert_eq!(
+        salvaged["paths"],
+        serde_json::json!(["/lost/draft"]),
+        "{salvaged}"
+    );
+    let shown = offices.one.command("status", &[]).await.unwrap();
+    assert!(shown.contains("/lost/draft"), "{shown}");
+    let mut one = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    assert_eq!(read(&mut one, &lost, "meanwhile").await, hash("in office two"));
+    assert_eq!(read(&mut one, &lost, "draft").await, None);
+    assert_eq!(
+        read(&mut two, &kept, "goes on").await,
+        hash("nobody else wanted it"),
+        "it was published by the return"
+    );
+
+    // The same to a process that stands still, as on a machine that was suspended: it opens the volume again, under its clients.
+    one.write_file(&lost, b"second", 0o644, b"not published")
+        .await
+        .unwrap();
+    let process = offices.one.process_id().unwrap();
+    signal(process, "STOP");
+    let asked = Instant::now();
+    two.write_file(&lost, b"again", 0o644, b"in office two")
+        .await
+        .unwrap();
+    println!("taken again {:?} after a client asked", asked.elapsed());
+    offices.two.sync().await.unwrap();
+    signal(process, "CONT");
+    let back = Instant::now();
+    appears(&mut one, &lost, "again").await;
+    one.write_file(&lost, b"third", 0o644, b"in office one")
+        .await
+        .unwrap();
+    println!(
+        "back {:?} after it goes on, its client told {} times to try again",
+        back.elapsed(),
+        one.jukebox_replies
+    );
+    assert_eq!(offices.one.process_id(), Some(process));
+    assert_eq!(read(&mut one, &lost, "second").await, None, "it is in the clone");
+    let salvaged = part(&offices.one).await["salvaged"].clone();
+    assert_eq!(
+        salvaged["paths"],
+        serde_json::json!(["/lost/second"]),
+        "{salvaged}"
+    );
+    offices.one.stop().await.unwrap();
+    offices.two.stop().await.unwrap();
+    drop(offices.place);
+}
+
+fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill")
+        .args([format!("-{name}"), process.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_volume_is_decides_the_anchor_and_an_edge_that_says_otherwise_does_not_start() {
+    let here = tempfile::tempdir().unwrap();
+    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), [SHARED, "shared = true"]).await;
+    let ended = one.start().await.unwrap_err().to_string();
+    assert!(
+        ended.contains("the volume is not one that many write at the same moment"),
+        "{ended}"
+    );
+    mark(&anchor).await;
+    one.start().await.unwrap();
+    // By turns it may be read there, and nothing changed: the anchor gives it to nobody.
+    two.start().await.unwrap();
+    let mut client = Client::mount(one.address, EXPORT).await.unwrap();
+    let root = client.root.clone();
+    client
+        .write_file(&root, b"file", 0o644, b"by a member")
+        .await
+        .unwrap();
+    one.sync().await.unwrap();
+    let mut reader = Client::mount(two.address, EXPORT).await.unwrap();
+    assert_eq!(read(&mut reader, &root, "file").await, hash("by a member"));
+    let owner = anchor.volumes().await.unwrap()[0].tuple.owner.clone();
+    assert_eq!(owner, None);
+    one.stop().await.unwrap();
+    two.stop().await.unwrap();
+}
