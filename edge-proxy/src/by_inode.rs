@@ -196,7 +196,7 @@ pub struct ByInodePart {
     /// Since the root was read for clients last.
     pub root_age_ms: Option<u64>,
     pub root_reads: u64,
-    /// Changes that waited for what another office had.
+    /// Changes that had to get a lease first, from the anchor or from another office.
     pub lease_waits: u64,
     pub waits_ms: u64,
     pub longest_wait_ms: u64,
@@ -256,9 +256,9 @@ impl ByInodePart {
             .root_age_ms
             .map_or_else(String::new, |age| format!(", read {} ago", span(age)));
         let waits = match self.lease_waits {
-            0 => "no change waited for another office".into(),
+            0 => "no change waited for a lease".into(),
             waits => format!(
-                "{waits} changes waited for another office, the longest {}",
+                "{waits} changes waited for a lease, the longest {}",
                 span(self.longest_wait_ms)
             ),
         };

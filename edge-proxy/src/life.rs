@@ -389,7 +389,11 @@ impl Life {
             End::Signal => {
                 match &member {
                     Some(member) => member.member.stop(&member.term, PUBLISH_WITHIN).await?,
-                    None if volume.member_by_inode().is_some() => left(&volume, PUBLISH_WITHIN).await?,
+                    None if volume.member_by_inode().is_some() => {
+                        if let Err(failure) = left(&volume, PUBLISH_WITHIN).await {
+                            tracing::warn!(%failure, "this office stops without having gone away");
+                        }
+                    }
                     None => volume.stop().await?,
                 }
                 match volume.is_follower() {

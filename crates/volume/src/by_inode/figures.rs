@@ -21,7 +21,7 @@ pub struct ByInodeStatus {
     pub root_read_ago: Option<Duration>,
     /// How often that was.
     pub root_reads: u64,
-    /// Changes that waited for a lease.
+    /// Changes that had to get a lease first, from the anchor or from another member.
     pub lease_waits: u64,
     /// How long they did, all together.
     pub waited: Duration,

@@ -123,9 +123,12 @@ impl Inner {
             }
             Unheld::Leases(inodes) => {
                 let began = self.env.now();
+                let is_at_hand = inodes.iter().all(|inode| member.is_usable(*inode));
                 let acquiring = member.acquire(&inodes);
                 let acquired = self.env.timeout(self.config.wait_limit, acquiring).await;
-                self.by_inode().lease_waits.note(self.env.now().since(began));
+                if !is_at_hand {
+                    self.by_inode().lease_waits.note(self.env.now().since(began));
+                }
                 let pins = match acquired {
                     Ok(pins) => pins.map_err(|error| self.refused_by_member(&error))?,
                     Err(_) => return Err(WAITED),

@@ -73,7 +73,8 @@ async fn part(edge: &Edge) -> Value {
 async fn read(client: &mut Client, directory: &firn_rig::FileHandle, name: &str) -> Option<blake3::Hash> {
     match client.lookup(directory, name.as_bytes()).await {
         Ok(file) => Some(client.checksum(&file).await.unwrap().0),
-        Err(error) if error.to_string().contains("NOENT") => None,
+        // A directory of the other office is not there before it is published.
+        Err(error) if ["NOENT", "STALE"].iter().any(|no| error.to_string().contains(no)) => None,
         Err(error) => panic!("{error}"),
     }
 }
@@ -145,7 +146,6 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
         .await
         .unwrap();
     let minutes = one.lookup(&both, b"minutes").await.unwrap();
-    appears(&mut two, &root, "both").await;
     appears(&mut two, &both, "minutes").await;
     let mut waits = Vec::new();
     for round in 0..4_u32 {
