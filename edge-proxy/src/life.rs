@@ -439,8 +439,15 @@ impl Life {
             }
             End::Volume(ServingState::Broken(reason)) => {
                 volumes.opening(self.at, Some(reason));
+                let is_copied = volume.is_started_elsewhere().await;
                 volume.stop().await.map_err(Failure::stopped)?;
-                Ok(Ended::Broken)
+                match is_copied {
+                    false => Ok(Ended::Broken),
+                    true => Err(Failure::fenced(
+                        "another machine was started with a copy of this state directory, and is this member of the volume now. This one serves nothing; what it \
+                         acknowledged and had not published is in its journal. Stop one of the two, and give it a state directory of its own (firn-edge join)",
+                    )),
+                }
             }
             End::Volume(ServingState::Failed(reason)) if volume.is_follower() => Err(Failure::stopped(
                 format!("this edge follows the volume no more: {reason}"),

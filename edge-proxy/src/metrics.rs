@@ -8,6 +8,7 @@
 //! An edge with several volumes tells of each: its figures have a label `volume`, and `/healthz` answers 200 while any of them is served.
 
 mod audits;
+mod by_inode;
 mod families;
 mod figures;
 mod level_two;

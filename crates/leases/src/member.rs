@@ -442,6 +442,11 @@ impl Member {
         Ok(true)
     }
 
+    /// Whether it is away. Waits for a change of the member that is under way.
+    pub async fn is_away(&self) -> bool {
+        self.own.lock().await.is_away()
+    }
+
     /// Comes back: present, *then* the arenas, *then* the root.
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 //! | `adoption` | a newer root takes the place of the one in memory; what is changed here stays |
 //! | `publication` | freeze, leaf check, build on the adopted root; what was built is committed |
 //! | `run` | the task that publishes and tends |
-//! | `joining`, `departure` | the number of this machine's member; it goes away when it stops |
+//! | `joining`, `departure` | the number of this machine's member; it goes away when it stops or nobody asks anything |
 //! | `freshness`, `layer` | how old what clients read may be |
 //!
 //! A planned change that comes to nothing (a name that is taken, a file that is gone) is answered only if it was planned on a root that was read since the call
@@ -52,6 +52,7 @@ use crate::{
     volume::{Inner, Volume},
 };
 use async_trait::async_trait;
+use departure::LastCall;
 use figures::LeaseWaits;
 use firn_anchor::{ARENA_BITS, LeaseRange, MemberNumber, VolumeTuple};
 use firn_format::{Checkpoint, Pointer, Uid, Version};
@@ -78,6 +79,7 @@ pub(crate) struct ByInode {
     adopted_version: AtomicU64,
     root_reads: RootReads,
     lease_waits: LeaseWaits,
+    last_call: LastCall,
 }
 
 /// The root in memory, and what is to be put on it.
@@ -113,6 +115,7 @@ impl ByInode {
             adopted_version: AtomicU64::new(adopted.version.0),
             root_reads: RootReads::default(),
             lease_waits: LeaseWaits::default(),
+            last_call: LastCall::default(),
             publishing: tokio::sync::Mutex::new(Publishing {
                 adopted,
                 frozen: None,

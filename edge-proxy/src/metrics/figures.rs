@@ -1,6 +1,6 @@
 //! The edge's figures, as Prometheus is told them. Alert rules and dashboards (`infra/prometheus`) name them.
 
-use super::{families::Families, level_two};
+use super::{by_inode, families::Families, level_two};
 use crate::{
     following::FollowingPart,
     sharing::SharedPart,
@@ -207,6 +207,9 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     }
     if let Some(shared) = &snapshot.shared {
         of_member(out, shared);
+    }
+    if let Some(by_inode) = &snapshot.by_inode {
+        by_inode::expose(out, by_inode);
     }
     level_two::expose(out, snapshot.level_two.as_ref());
     out.gauge(

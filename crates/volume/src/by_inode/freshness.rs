@@ -84,7 +84,12 @@ impl Inner {
                 return Ok(());
             }
             let began = self.env.now();
-            let caught_up = member.catch_up().await;
+            let mut caught_up = member.catch_up().await;
+            if let Err(refusal) = &caught_up
+                && self.is_back(refusal).await?
+            {
+                caught_up = member.catch_up().await;
+            }
             caught_up.map_err(|error| self.refused_by_member(&error))?;
             reads.count.fetch_add(1, Ordering::Relaxed);
             reads.read_at(began);

@@ -60,6 +60,12 @@ pub(crate) enum Unheld {
     Root,
 }
 
+/// Why a call did not get what it waited for.
+enum NotHeld {
+    Member(MemberError),
+    Late,
+}
+
 const LAPSED: VfsError = VfsError::TryAgain {
     reason: "this office is not heard by the anchor, and others may have taken what it holds",
 };
@@ -113,28 +119,21 @@ impl Inner {
     /// `TryAgain` if that takes too long; nothing was changed.
     pub(crate) async fn hold<'a>(&'a self, held: Held<'a>, wanted: Unheld) -> Result<Held<'a>, VfsError> {
         drop(held);
-        let member = self.by_inode().member();
+        self.by_inode().last_call.note(self.env.now());
         let _waiting = self.env.waits_for(Wait::Cloud);
-        let (pins, inodes) = match wanted {
-            Unheld::Root => {
-                let caught_up = member.catch_up().await;
-                caught_up.map_err(|error| self.refused_by_member(&error))?;
-                (None, Vec::new())
-            }
-            Unheld::Leases(inodes) => {
-                let began = self.env.now();
-                let is_at_hand = inodes.iter().all(|inode| member.is_usable(*inode));
-                let acquiring = member.acquire(&inodes);
-                let acquired = self.env.timeout(self.config.wait_limit, acquiring).await;
-                if !is_at_hand {
-                    self.by_inode().lease_waits.note(self.env.now().since(began));
-                }
-                let pins = match acquired {
-                    Ok(pins) => pins.map_err(|error| self.refused_by_member(&error))?,
-                    Err(_) => return Err(WAITED),
-                };
-                (Some(pins), inodes)
-            }
+        let mut got = self.get(&wanted).await;
+        if let Err(NotHeld::Member(refusal)) = &got
+            && self.is_back(refusal).await?
+        {
+            got = self.get(&wanted).await;
+        }
+        let pins = got.map_err(|why| match why {
+            NotHeld::Member(error) => self.refused_by_member(&error),
+            NotHeld::Late => WAITED,
+        })?;
+        let inodes = match wanted {
+            Unheld::Leases(inodes) => inodes,
+            Unheld::Root => Vec::new(),
         };
         let from_broken = pins.as_ref().map(Pins::from_broken).unwrap_or_default();
         Ok(Held {
@@ -143,6 +142,31 @@ impl Inner {
             inodes,
             is_fresh: true,
         })
+    }
+
+    /// One try.
+    async fn get<'a>(&'a self, wanted: &Unheld) -> Result<Option<Pins<'a>>, NotHeld> {
+        let member = self.by_inode().member();
+        let inodes = match wanted {
+            Unheld::Root => {
+                member.catch_up().await.map_err(NotHeld::Member)?;
+                return Ok(None);
+            }
+            Unheld::Leases(inodes) => inodes,
+        };
+        let is_at_hand = inodes.iter().all(|inode| member.is_usable(*inode));
+        let began = self.env.now();
+        let acquired = self
+            .env
+            .timeout(self.config.wait_limit, member.acquire(inodes))
+            .await;
+        if !is_at_hand {
+            self.by_inode().lease_waits.note(self.env.now().since(began));
+        }
+        match acquired {
+            Ok(pins) => pins.map(Some).map_err(NotHeld::Member),
+            Err(_) => Err(NotHeld::Late),
+        }
     }
 
     /// Before an answer: leases lapse while a call waits.

@@ -7,6 +7,25 @@ use crate::{error::VolumeError, local::LocalState, parts::Parts, volume::Volume}
 use firn_anchor::{AnchorError, MemberNumber};
 
 impl Volume {
+    /// Whether a member that was broken was started by another process since: one that has a copy of its state directory, since this one has started nothing. A member that
+    /// others broke because it was not heard has no incarnation. One read; `false` if that is not answered.
+    pub async fn is_started_elsewhere(&self) -> bool {
+        let inner = &self.inner;
+        let Some(member) = self.member_by_inode() else {
+            return false;
+        };
+        match inner.anchor.member(inner.volume, member.number()).await {
+            Ok((tuple, _)) => tuple
+                .record
+                .incarnation
+                .is_some_and(|incarnation| incarnation != member.incarnation()),
+            Err(error) => {
+                tracing::debug!(%error, "the member's record cannot be read");
+                false
+            }
+        }
+    }
+
     /// The member of this state directory in a volume that is shared by inode; joins as `name` if there is none yet. A query, and the first time a transaction.
     ///
     /// # Errors

@@ -39,7 +39,9 @@ impl ByInodeVfs {
         file: FileHandle,
         call: impl Fn() -> F,
     ) -> Result<T, VfsError> {
-        match self.inner().is_newest(file.inode) {
+        let inner = self.inner();
+        inner.by_inode().last_call.note(inner.env.now());
+        match inner.is_newest(file.inode) {
             true => call().await,
             false => self.by_root(call).await,
         }
@@ -51,6 +53,7 @@ impl ByInodeVfs {
         call: impl Fn() -> F,
     ) -> Result<T, VfsError> {
         let inner = self.inner();
+        inner.by_inode().last_call.note(inner.env.now());
         inner.fresh(self.freshness).await?;
         for _ in 0..NEWER_ROOTS_MAX {
             let version = inner.by_inode().adopted_version();

@@ -3,12 +3,11 @@
 //! | | |
 //! |---|---|
 //! | each second, or woken | publish if it is due by the cadence, or somebody waits for level 2 |
-//! | then | tend: a beat if the last is 10 s old, the mail |
+//! | then | tend: a beat if the last is 10 s old, the mail; of an office in which nobody asks anything neither, since it goes away |
 //! | each five minutes | adopt the newest root: a cleaner deletes what only older ones need, an hour after it is not needed any more |
 //! | broken, or a leaf changed | the service ends; the journal stays as it is |
 //! | anything else that fails | again after a second: what was acknowledged is in the journal |
 //!
-//! Who is gone for long goes away by [`Member::leave`](firn_leases::Member::leave); nobody calls that for an idle member yet.
 
 use crate::{config::Cadence, volume::Inner};
 use firn_anchor::AnchorError;
@@ -36,6 +35,7 @@ async fn work(inner: &Inner) {
     let member = inner.by_inode().member().clone();
     let mut failures = 0_u32;
     let mut looked = inner.env.now();
+    let mut left_at = None;
     loop {
         let woken = inner.checkpointer.woken();
         let mut woken = pin!(woken);
@@ -50,6 +50,9 @@ async fn work(inner: &Inner) {
         // Also where that failed: a member that gives no sign of life is broken.
         if !done.as_ref().is_err_and(ends) {
             done = done.and(member.tend().await);
+        }
+        if done.is_ok() {
+            done = inner.leave_if_idle(&mut left_at).await;
         }
         // Away it asks for nothing, and reads the root when it comes back.
         if done.is_ok() && member.is_valid() && inner.env.now().since(looked) >= ADOPTS_EVERY {

@@ -172,6 +172,7 @@ impl Volume {
             member.holds(number).unwrap_or(is_home)
         };
         inner.lock().forget_orphans(own);
+        inner.by_inode().last_call.note(inner.env.now());
         inner.env.spawn("member", run::run(inner.clone()));
         inner
             .env

@@ -170,6 +170,43 @@ fn who_stops_goes_away_and_nobody_waits_for_it() {
     assert!(!left && waited >= Duration::from_secs(55), "{waited:?}");
 }
 
+/// How many requests an office makes in an hour in which nobody asks anything of it, and how long another waits then for what it had.
+fn idle(bug: Option<&str>) -> (u64, Duration) {
+    let (told, found) = std::sync::mpsc::channel();
+    let run = move || {
+        with_two(5, move |env, [first, second], world| async move {
+            let clients = layer(&first, STRICT);
+            let here = directory(&first, first.root(), "here").await;
+            create(&first, here, "file").await;
+            let left = second.leave_by_inode(Duration::from_secs(20)).await;
+            assert!(left.expect("its journal is synced"));
+            env.sleep(Duration::from_secs(600)).await;
+            let before = world.table().counts().requests();
+            env.sleep(Duration::from_secs(3600)).await;
+            let asked = world.table().counts().requests() - before;
+            // A client's first calls have it come back.
+            let file = Vfs::lookup(&clients, &root(), here, &name("file")).await;
+            let file = file.expect("it is there").0;
+            write(&first, file, 0, vec![1; 9000]).await;
+            assert_eq!(size(&clients, file).await, Ok(9000));
+            let began = env.now();
+            create(&first, here, "another").await;
+            let _ = told.send((asked, env.now().since(began)));
+        });
+    };
+    planting(bug, run);
+    found.recv().expect("the run sends it")
+}
+
+#[test]
+fn an_office_in_which_nobody_works_asks_nothing_and_comes_back_with_the_first_call() {
+    let (asked, waited) = idle(None);
+    assert_eq!(asked, 0);
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
+    let (asked, _) = idle(Some("volume.idle_member_stays"));
+    assert!(asked > 3600, "{asked}");
+}
+
 async fn until_ended(env: &Env, volume: &Volume) -> ServingState {
     let ended = env.timeout(Duration::from_secs(120), volume.ended()).await;
     ended.expect("it ends")
@@ -194,6 +231,7 @@ fn clients_of_an_office_that_was_broken_are_told_to_try_again_until_it_is_opened
             .expect("it starts");
         let state = until_ended(&env, &volume).await;
         assert!(matches!(state, ServingState::Broken(_)), "{state:?}");
+        assert!(volume.is_started_elsewhere().await);
         let told = Vfs::lookup(&clients, &root(), volume.root(), &name("acknowledged")).await;
         assert!(matches!(told, Err(VfsError::TryAgain { .. })), "{told:?}");
         volume.stop().await.expect("its journal is closed");

@@ -1,0 +1,33 @@
+//! Figures of a volume that is written beside other edges, as Prometheus is told them.
+
+use super::families::Families;
+use crate::by_inode::ByInodePart;
+
+pub(super) fn expose(out: &mut Families, by_inode: &ByInodePart) {
+    // As of a volume that offices own by turns, so that one alert does for both.
+    out.gauge(
+        "shared_lapsed",
+        "1 while no heartbeat of this owner reaches the anchor and clients wait.",
+        !by_inode.lease_holds,
+    );
+    out.gauge(
+        "members_version",
+        "The version of the root in memory.",
+        by_inode.version,
+    );
+    out.counter(
+        "members_root_reads_total",
+        "Reads of the root for clients that read what other offices may have changed.",
+        by_inode.root_reads,
+    );
+    out.counter(
+        "members_lease_waits_total",
+        "Changes that had to get a lease first.",
+        by_inode.lease_waits,
+    );
+    out.counter(
+        "members_lease_wait_seconds_total",
+        "How long they waited for it, all together.",
+        by_inode.waits_ms as f64 / 1e3,
+    );
+}
