@@ -275,23 +275,16 @@ impl Admin {
             | Command::Manifest { .. }
             | Command::Snapshot { .. }
             | Command::Restore { .. }
-            | Command::Clone { .. } if is_by_inode => Some(VolumeError::SharedByInode.to_string()),
-            Command::Sync
-            | Command::Drain
-            | Command::Verify
-            | Command::Audit { .. }
-            | Command::Clean { .. }
-            | Command::Repair { .. }
-            | Command::Rekey { .. }
-            | Command::Manifest { .. }
-            | Command::Snapshot { .. }
-            | Command::Restore { .. }
-            | Command::Clone { .. } => Some(detached.map_or(VolumeError::Follows.to_string(), |detached| format!(
-                "not done: this edge has served without the cloud for {}: {}. Nothing was changed, and everything acknowledged is in \
-                 the journal (level 1). The edge goes on by itself when both answer; ask again then",
-                report::span(detached.for_ms),
-                detached.words()
-            ))),
+            | Command::Clone { .. } => Some(match detached {
+                None if is_by_inode => VolumeError::SharedByInode.to_string(),
+                None => VolumeError::Follows.to_string(),
+                Some(detached) => format!(
+                    "not done: this edge has served without the cloud for {}: {}. Nothing was changed, and everything acknowledged is in \
+                     the journal (level 1). The edge goes on by itself when both answer; ask again then",
+                    report::span(detached.for_ms),
+                    detached.words()
+                ),
+            }),
         }
     }
 
