@@ -3,6 +3,7 @@
 //! The volume is marked as one of members by the test, between its making and its first start: nothing else does that yet.
 
 use crate::{edge, offices, place::Place, volume};
+use bytes::Bytes;
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_nfs::{
@@ -243,7 +244,7 @@ async fn lock(env: &Env, edge: &Edge, handle: &[u8]) -> LockStatus {
         exclusive: true,
         lock: WireLock {
             caller: "machine".into(),
-            handle: handle.to_vec().into(),
+            handle: Bytes::copy_from_slice(handle).into(),
             owner: "owner".into(),
             process: 1,
             offset: 0,
