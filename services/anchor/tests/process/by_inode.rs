@@ -125,10 +125,10 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
     let began = Instant::now();
     let longest = tokio::join!(fill(&mut one, &of_one, "one"), fill(&mut two, &of_two, "two"));
     let took = began.elapsed();
-    let last = FILES - 1;
+    let last = ["one", "two"].map(|who| format!("{who}-{}", FILES - 1));
     let seen = tokio::join!(
-        appears(&mut one, &of_two, &format!("two-{last}")),
-        appears(&mut two, &of_one, &format!("one-{last}"))
+        appears(&mut one, &of_two, &last[1]),
+        appears(&mut two, &of_one, &last[0])
     );
     println!(
         "{FILES} files in each office at the same moment: {took:?}, the longest {longest:?}; the other's last is seen {seen:?} later"
