@@ -151,8 +151,14 @@ impl Inner {
                 }
                 Err(Undone::Refused(error)) => return Err(error),
                 Err(Undone::Missing(missing, unused)) => {
-                    reservation = Some(unused);
-                    self.load(missing).await?;
+                    match self.load(missing).await {
+                        Ok(()) => reservation = Some(unused),
+                        // What no root has that was read here may be in a newer one: clients get handles in other offices, too.
+                        Err(VfsError::Stale) if self.by_inode.is_some() && !held.is_fresh() => {
+                            held = self.hold(held, Unheld::Root).await?;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 // Space is not held while waiting: others may need it for what makes room.
                 Err(Undone::Crowded) => self.wait_for_room().await?,

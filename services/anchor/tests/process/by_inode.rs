@@ -375,6 +375,7 @@ async fn what_a_volume_is_decides_the_anchor_and_an_edge_that_says_otherwise_doe
         .unwrap();
     one.sync().await.unwrap();
     let mut reader = Client::mount(two.address, EXPORT).await.unwrap();
+    appears(&mut reader, &root, "file").await;
     assert_eq!(read(&mut reader, &root, "file").await, hash("by a member"));
     let owner = anchor.volumes().await.unwrap()[0].tuple.owner.clone();
     assert_eq!(owner, None);

@@ -207,6 +207,28 @@ fn an_office_in_which_nobody_works_asks_nothing_and_comes_back_with_the_first_ca
     assert!(asked > 3600, "{asked}");
 }
 
+/// Whether a file can be made in a directory that another made, by the handle that a client got there, before this office has read a root that has it.
+fn makes_by_handle(bug: Option<&str>) -> bool {
+    let (told, found) = std::sync::mpsc::channel();
+    let run = move || {
+        with_two(6, move |_, [first, second], _| async move {
+            let here = directory(&first, first.root(), "here").await;
+            first.sync().await.expect("published");
+            let mode = firn_vfs::CreateMode::Guarded(Default::default());
+            let made = second.create(&root(), here, &name("file"), mode).await;
+            let _ = told.send(made.is_ok());
+        });
+    };
+    planting(bug, run);
+    found.recv().expect("the run sends it")
+}
+
+#[test]
+fn a_handle_that_a_client_got_in_another_office_is_looked_up_in_the_newest_root() {
+    assert!(makes_by_handle(None));
+    assert!(!makes_by_handle(Some("volume.handles_by_old_root")));
+}
+
 async fn until_ended(env: &Env, volume: &Volume) -> ServingState {
     let ended = env.timeout(Duration::from_secs(120), volume.ended()).await;
     ended.expect("it ends")
