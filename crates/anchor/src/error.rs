@@ -219,6 +219,22 @@ pub enum AnchorError {
         /// What is over.
         incarnation: WriterId,
     },
+    /// Another copy of the machine's state directory has started as this member since.
+    #[error(
+        "{member} of volume {volume} ({name}) was started last with another copy of this state directory (incarnation {incarnation}, of which this copy knows \
+         nothing); nothing was changed. What was acknowledged with this copy and not published is in its journal, and nowhere else: keep it. One of the two \
+         serves the office: this one starts with an empty state directory, and is a member of its own then"
+    )]
+    StartedElsewhere {
+        /// The volume.
+        volume: VolumeId,
+        /// Which.
+        member: MemberNumber,
+        /// What people call it.
+        name: String,
+        /// What the other copy began.
+        incarnation: WriterId,
+    },
     /// The member is away, so it holds nothing.
     #[error("{member} of volume {volume} is away: it comes back before it takes leases")]
     MemberAway {

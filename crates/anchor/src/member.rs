@@ -150,9 +150,14 @@ impl MemberRecord {
             .is_some_and(|commit| commit.commit_id == *commit_id)
     }
 
+    /// The incarnation that started last: the one that is there, or the one that was broken.
+    pub fn newest(&self) -> Option<WriterId> {
+        self.incarnation.or(self.broken)
+    }
+
     /// What it says of a writer that was drawn for this member.
     pub fn writer(&self, writer: WriterId) -> MemberWriter {
-        let newest = self.incarnation.or(self.broken);
+        let newest = self.newest();
         if self.incarnation == Some(writer) {
             let up_to = self.last_commit.map(|commit| commit.sequence);
             return MemberWriter::Commits { up_to };

@@ -73,6 +73,8 @@ pub struct Membership {
     tuple: MemberTuple,
     version: TupleVersion,
     heard_at: Monotonic,
+    /// The incarnations that its machine noted before it began them; `None`: it keeps no list.
+    begun: Option<Vec<WriterId>>,
 }
 
 impl Membership {
@@ -142,6 +144,12 @@ impl Membership {
         }
     }
 
+    /// Refuses to start where another copy of the machine's state has started since.
+    fn check_begun(&self) -> Result<(), AnchorError> {
+        let Some(begun) = &self.begun else { return Ok(()) };
+        check_begun(self.volume, self.member, &self.tuple, begun)
+    }
+
     fn broken(&self) -> AnchorError {
         AnchorError::MemberBroken {
             volume: self.volume,
@@ -201,7 +209,8 @@ impl Anchor {
     }
 
     /// A new incarnation of a member, at a start and after a break: a writer is drawn for it, and what an earlier one still has under way is
-    /// fenced. Its leases are asked for *after* this, and the root is read after that.
+    /// fenced. Its leases are asked for *after* this, and the root is read after that. For who keeps no list of what it began; see
+    /// [`Self::start_member_as`].
     ///
     /// # Errors
     /// [`AnchorError::NoSuchMember`], [`AnchorError::Contended`], or what the table says. After a transient error it may have
@@ -211,10 +220,50 @@ impl Anchor {
         volume: VolumeId,
         member: MemberNumber,
     ) -> Result<Membership, AnchorError> {
+        let tenure = WriterTenure::Member { volume, member };
+        let incarnation = self.next_writer_for(tenure).await?;
+        self.start(volume, member, (incarnation, None)).await
+    }
+
+    /// Draws the writer of an incarnation that is to start. The machine notes it durably *before* [`Self::start_member_as`], among those that it has `begun`: so
+    /// that at its next start it knows the one that the record names, whatever became of the answer. Before it stands the one that the record names now.
+    ///
+    /// # Errors
+    /// [`AnchorError::StartedElsewhere`]: the record names one that is not among them. Otherwise as [`Self::start_member`].
+    pub async fn draw_for_member(
+        &self,
+        volume: VolumeId,
+        member: MemberNumber,
+        begun: &[WriterId],
+    ) -> Result<(Option<WriterId>, WriterId), AnchorError> {
+        let (tuple, _) = self.member(volume, member).await?;
+        check_begun(volume, member, &tuple, begun)?;
+        let tenure = WriterTenure::Member { volume, member };
+        Ok((tuple.record.newest(), self.next_writer_for(tenure).await?))
+    }
+
+    /// [`Self::start_member`] with a writer that was drawn before, by a machine that noted it. `begun` are all that it noted since the last start that succeeded, and that
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Self::draw_for_member`], also if the other copy starts in this instant.
+    pub async fn start_member_as(
+        &self,
+        volume: VolumeId,
+        member: MemberNumber,
+        incarnation: WriterId,
+        begun: Vec<WriterId>,
+    ) -> Result<Membership, AnchorError> {
+        self.start(volume, member, (incarnation, Some(begun))).await
+    }
+
+    async fn start(
+        &self,
+        volume: VolumeId,
+        member: MemberNumber,
+        (incarnation, begun): (WriterId, Option<Vec<WriterId>>),
+    ) -> Result<Membership, AnchorError> {
         let (tuple, version) = self.member(volume, member).await?;
-        let incarnation = self
-            .next_writer_for(WriterTenure::Member { volume, member })
-            .await?;
         let mut starting = Membership {
             volume,
             member,
@@ -222,6 +271,7 @@ impl Anchor {
             tuple,
             version,
             heard_at: self.env.now(),
+            begun,
         };
         self.be_present(&mut starting, Presence::Start).await?;
         Ok(starting)
@@ -271,6 +321,9 @@ impl Anchor {
                     // Of which try it was is not known: the first one's sending counts.
                     return Ok(());
                 }
+            }
+            if change == Presence::Start {
+                membership.check_begun()?;
             }
             let record = &membership.tuple.record;
             let is_own = record.incarnation == Some(membership.incarnation);
@@ -334,6 +387,26 @@ impl Anchor {
             true => Ok(()),
             false => Err(membership.broken()),
         }
+    }
+}
+
+/// Whether a machine knows the incarnation that its member's record names: it began it, and noted so before. What another copy of its state began it does not know.
+fn check_begun(
+    volume: VolumeId,
+    member: MemberNumber,
+    tuple: &MemberTuple,
+    begun: &[WriterId],
+) -> Result<(), AnchorError> {
+    match tuple.record.newest() {
+        Some(newest) if !begun.contains(&newest) && !firn_env::planted!("anchor.any_copy_starts") => {
+            Err(AnchorError::StartedElsewhere {
+                volume,
+                member,
+                name: tuple.name.clone(),
+                incarnation: newest,
+            })
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

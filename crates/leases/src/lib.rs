@@ -31,6 +31,6 @@ mod validity;
 pub use content::{Build, Built, Content};
 pub use error::MemberError;
 pub use judgement::{Judgement, judge};
-pub use member::{BREAK_AFTER, FromBroken, Member, Pins, RETAINED_FOR, Starting};
+pub use member::{BREAK_AFTER, Beginning, FromBroken, Member, Pins, RETAINED_FOR, Starting};
 pub use table::{LeaseTable, RootRead};
 pub use validity::VALID_FOR;

@@ -79,6 +79,16 @@ pub struct Member {
     starts_beside_broken: bool,
 }
 
+/// Which incarnation is to start.
+pub struct Beginning {
+    /// Of which member.
+    pub member: MemberNumber,
+    /// What was [drawn](Anchor::draw_for_member) for it.
+    pub incarnation: WriterId,
+    /// What this machine noted that it began, this one among them.
+    pub begun: Vec<WriterId>,
+}
+
 /// A member that is present and has asked the arenas, and what it starts from.
 pub struct Starting {
     /// The writer of this incarnation.
@@ -161,10 +171,13 @@ impl Member {
             content.adopt(&starting.volume).await?;
             Ok(content)
         };
-        Self::start_with(anchor, env, volume, number, adopt).await
+        let called_at = env.wall();
+        let membership = anchor.start_member(volume, number).await?;
+        Self::present(anchor, env, (membership, called_at), adopt).await
     }
 
-    /// The same for a content that is opened at the root that is read, by the writer of this incarnation: its segments and its journal files are that writer's.
+    /// The same of an incarnation that this machine has noted, so that a copy of its state does not start beside it, and for a content that is opened at the root that is
+    /// read, by the writer of this incarnation: its segments and its journal files are that writer's.
     /// While it opens, which takes as long as its journal is, signs of life are given.
     ///
     /// # Errors
@@ -173,11 +186,28 @@ impl Member {
         anchor: Anchor,
         env: Env,
         volume: VolumeId,
-        number: MemberNumber,
+        beginning: Beginning,
         open: impl FnOnce(Starting) -> F,
     ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
+        let Beginning {
+            member,
+            incarnation,
+            begun,
+        } = beginning;
         let called_at = env.wall();
-        let mut membership = anchor.start_member(volume, number).await?;
+        let membership = anchor
+            .start_member_as(volume, member, incarnation, begun)
+            .await?;
+        Self::present(anchor, env, (membership, called_at), open).await
+    }
+
+    async fn present<F: Future<Output = Result<Arc<dyn Content>, MemberError>>>(
+        anchor: Anchor,
+        env: Env,
+        (mut membership, called_at): (Membership, WallTime),
+        open: impl FnOnce(Starting) -> F,
+    ) -> Result<(Self, Option<RetainedRoot>), MemberError> {
+        let (volume, number) = (membership.volume(), membership.member());
         let mut validity = Validity::new(membership.heard_at(), called_at);
         let mut table = LeaseTable::new(number);
         for seen in anchor.arenas(volume).await? {

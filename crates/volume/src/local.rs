@@ -8,7 +8,11 @@
 //! - the writer incarnation of the last start that had the cloud, and how many of its inode numbers starts without it took;
 //! - after a clean stop the write verifier, so that clients need not send their unstable writes again.
 //!
-//! Version 2 added the writer; version 1 had none, and no start without the cloud goes out from it.
+//! - as a member by inode the incarnations that it noted before it began them: the member's record names one of these, or another copy of this state
+//!   has started since ([`firn_anchor::AnchorError::StartedElsewhere`]).
+//!
+//! Version 2 added the writer; version 1 had none, and no start without the cloud goes out from it. Version 3 added what a member began, and is written
+//! where there is such a thing only.
 
 use crate::{
     codec::{Decoder, Encoder},
@@ -20,10 +24,15 @@ use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
 use firn_format::{OwnershipEpoch, WriterId};
 
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
+/// Without what a member began.
+const OWNERS_VERSION: u8 = 2;
 pub(crate) const OLDEST_VERSION: u8 = 1;
 const FILE: &str = "state";
 const NEW_FILE: &str = "state.new";
+
+/// Incarnations that are remembered: the one that the record named, and starts behind it that failed. If one of more than these were to land late it would be taken for a copy's.
+const BEGUN_MAX: usize = 16;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +48,8 @@ pub struct LocalState {
     pub writer: Option<WriterId>,
     /// Shares of its inode numbers that starts without the cloud have taken since.
     pub shares_taken: u64,
+    /// As a member by inode: the incarnation that started last, and those that were drawn since, oldest first.
+    pub begun: Vec<WriterId>,
 }
 
 impl LocalState {
@@ -69,11 +80,22 @@ impl LocalState {
                     clean_verifier: None,
                     writer: None,
                     shares_taken: 0,
+                    begun: Vec::new(),
                 };
                 state.save(&**env.disk()).await?;
                 Ok(state)
             }
         }
+    }
+
+    /// Adds an incarnation that is about to start, behind the one that the record names now; to be saved before the anchor hears of it.
+    pub fn note_begun(&mut self, named: Option<WriterId>, incarnation: WriterId) {
+        let place = self.begun.iter().position(|begun| Some(*begun) == named);
+        self.begun.drain(..place.unwrap_or(0));
+        if self.begun.len() >= BEGUN_MAX {
+            self.begun.remove(1);
+        }
+        self.begun.push(incarnation);
     }
 
     /// Replaces the file; durable (level 1) when it returns.
@@ -121,7 +143,10 @@ impl LocalState {
     }
 
     fn encode(&self) -> Bytes {
-        let mut out = Encoder::new(VERSION);
+        let mut out = Encoder::new(match self.begun.is_empty() {
+            true => OWNERS_VERSION,
+            false => VERSION,
+        });
         out.raw(&self.owner.0);
         out.option(self.tenure, |out, epoch| {
             out.u64(epoch.0);
@@ -136,6 +161,12 @@ impl LocalState {
             out.u64(writer.0);
         });
         out.u64(self.shares_taken);
+        if !self.begun.is_empty() {
+            out.u8(self.begun.len() as u8);
+            for incarnation in &self.begun {
+                out.u64(incarnation.0);
+            }
+        }
         let checksum = blake3::hash(out.as_slice());
         out.raw(&checksum.as_bytes()[..8]);
         out.finish()
@@ -161,6 +192,16 @@ impl LocalState {
             writer = input.option(|input| Ok(WriterId(input.u64()?)))?;
             shares_taken = input.u64()?;
         }
+        let mut begun = Vec::new();
+        if version > OWNERS_VERSION {
+            let count = usize::from(input.u8()?);
+            if !(1..=BEGUN_MAX).contains(&count) {
+                return Err(input.error());
+            }
+            for _ in 0..count {
+                begun.push(WriterId(input.u64()?));
+            }
+        }
         input.finish()?;
         Ok(Self {
             owner,
@@ -169,6 +210,7 @@ impl LocalState {
             clean_verifier,
             writer,
             shares_taken,
+            begun,
         })
     }
 }
@@ -212,8 +254,21 @@ mod tests {
             clean_verifier: Some([9; 8]),
             writer: Some(WriterId(5)),
             shares_taken: 2,
+            begun: Vec::new(),
         };
-        assert_eq!(LocalState::decode(state.encode()), Ok(state.clone()));
+        let bytes = state.encode();
+        assert_eq!(bytes[0], OWNERS_VERSION, "an owner's is as ever");
+        assert_eq!(LocalState::decode(bytes), Ok(state.clone()));
+        let mut of_member = state.clone();
+        for incarnation in 0..40 {
+            of_member.note_begun(Some(WriterId(7)), WriterId(incarnation));
+        }
+        assert_eq!(of_member.begun.len(), BEGUN_MAX);
+        assert_eq!(of_member.begun.first(), Some(&WriterId(7)), "what the record names stays");
+        assert_eq!(of_member.begun.last(), Some(&WriterId(39)));
+        let bytes = of_member.encode();
+        assert_eq!(bytes[0], VERSION);
+        assert_eq!(LocalState::decode(bytes), Ok(of_member));
 
         let mut out = Encoder::new(OLDEST_VERSION);
         out.raw(&state.owner.0).u8(1).u64(3).u8(0).u8(1).raw(&[9; 8]);

@@ -136,6 +136,7 @@ async fn leave_journal(parts: &Parts, config: &VolumeConfig) -> Result<Option<St
         clean_verifier: None,
         writer: None,
         shares_taken: 0,
+        begun: Vec::new(),
     };
     local.save(&**parts.env.disk()).await?;
     Ok(journal)

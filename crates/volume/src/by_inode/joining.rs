@@ -7,8 +7,8 @@ use crate::{error::VolumeError, local::LocalState, parts::Parts, volume::Volume}
 use firn_anchor::{AnchorError, MemberNumber};
 
 impl Volume {
-    /// Whether a member that was broken was started by another process since: one that has a copy of its state directory, since this one has started nothing. A member that
-    /// others broke because it was not heard has no incarnation. One read; `false` if that is not answered.
+    /// Whether a member that was broken was started by another process since: one that has a copy of its state directory, since this one has started nothing. Of a member that
+    /// others broke because it was not heard the record names this incarnation still. One read; `false` if that is not answered.
     pub async fn is_started_elsewhere(&self) -> bool {
         let inner = &self.inner;
         let Some(member) = self.member_by_inode() else {
@@ -17,8 +17,8 @@ impl Volume {
         match inner.anchor.member(inner.volume, member.number()).await {
             Ok((tuple, _)) => tuple
                 .record
-                .incarnation
-                .is_some_and(|incarnation| incarnation != member.incarnation()),
+                .newest()
+                .is_some_and(|newest| newest != member.incarnation()),
             Err(error) => {
                 tracing::debug!(%error, "the member's record cannot be read");
                 false

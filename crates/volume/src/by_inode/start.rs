@@ -40,7 +40,7 @@ use crate::{
 use firn_anchor::{MemberNumber, RememberedRoot, SHAPE_LEASE};
 use firn_env::{Disk, DiskError};
 use firn_format::WriterId;
-use firn_leases::{Content, Member, MemberError, Starting};
+use firn_leases::{Beginning, Content, Member, MemberError, Starting};
 use firn_vfs::{FileHandle, Timestamp, Vfs};
 use std::{
     collections::BTreeSet,
@@ -107,12 +107,13 @@ impl Volume {
         config: VolumeConfig,
         number: MemberNumber,
     ) -> Result<(Self, MemberStartReport), MemberStartError> {
-        let local = LocalState::load(&parts.env).await?;
+        let mut local = LocalState::load(&parts.env).await?;
         if let Some(tenure) = local.tenure
             && has_journal(&parts, &config, tenure).await?
         {
             return Err(VolumeError::SalvageFirst { tenure }.into());
         }
+        let beginning = begin(&parts, &mut local, number).await?;
         let mut opened = None;
         let mut refused = None;
         let (of, with) = (&parts, &config);
@@ -140,7 +141,7 @@ impl Volume {
             }
         };
         let (anchor, env) = (parts.anchor.clone(), parts.env.clone());
-        let started = Member::start_with(anchor, env, parts.volume, number, open).await;
+        let started = Member::start_with(anchor, env, parts.volume, beginning, open).await;
         let (member, retained) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -204,14 +205,46 @@ impl Volume {
     }
 }
 
+/// Draws the incarnation of a start, and notes it: *then* the anchor may hear of it. A copy of this machine's state that was made before knows nothing of it, and does not start
+/// behind it.
+async fn begin(
+    parts: &Parts,
+    local: &mut LocalState,
+    member: MemberNumber,
+) -> Result<Beginning, MemberStartError> {
+    let drawn = parts
+        .anchor
+        .draw_for_member(parts.volume, member, &local.begun)
+        .await;
+    let (named, incarnation) = drawn.map_err(MemberError::from)?;
+    local.note_begun(named, incarnation);
+    if !firn_env::planted!("volume.begins_without_a_note") {
+        let saved = local.save(&**parts.env.disk()).await;
+        saved.map_err(VolumeError::from)?;
+    }
+    Ok(Beginning {
+        member,
+        incarnation,
+        begun: local.begun.clone(),
+    })
+}
+
 /// Goes away at once; if that fails, others break it after a minute.
 async fn leave(parts: &Parts, number: MemberNumber) {
-    let started = parts.anchor.start_member(parts.volume, number).await;
-    let left = match started {
-        Ok(mut membership) => parts.anchor.leave(&mut membership).await,
-        Err(error) => Err(error),
+    let left = async {
+        let mut local = LocalState::load(&parts.env).await?;
+        let Beginning {
+            member,
+            incarnation,
+            begun,
+        } = begin(parts, &mut local, number).await?;
+        let anchor = &parts.anchor;
+        let started = anchor.start_member_as(parts.volume, member, incarnation, begun);
+        let mut membership = started.await.map_err(MemberError::from)?;
+        anchor.leave(&mut membership).await.map_err(MemberError::from)?;
+        Ok::<_, MemberStartError>(())
     };
-    if let Err(error) = left {
+    if let Err(error) = left.await {
         tracing::warn!(%error, "an office that does not start is waited for until it can be broken");
     }
 }
@@ -418,6 +451,8 @@ impl Opening {
         state.renew_completed(Timestamp::from_nanos(env.wall().0));
         let clean = local.clean_verifier.take();
         (local.writer, local.shares_taken) = (Some(self.writer), 0);
+        // It has started: those that were drawn before it never will.
+        local.begun = vec![self.writer];
         local.save(&**env.disk()).await.map_err(VolumeError::from)?;
         // Another one after a break: what was unstable then may be gone.
         let verifier = clean.filter(|_| !is_broken).unwrap_or_else(|| env.random_bytes());
