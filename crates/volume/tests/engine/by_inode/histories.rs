@@ -123,6 +123,8 @@ fn history(seed: u64, beside: Beside) -> Result<BTreeMap<&'static str, u64>, Str
     let env = simulation.env();
     let members = 2 + env.random_below(3) as u8;
     let own = world.own_parts();
+    let machines: Vec<_> = (0..members).map(|_| simulation.machine("office")).collect();
+    let first_office = machines[0].env();
     let (numbers, places) = simulation
         .run(async move {
             let numbers = make(&own, members).await;
@@ -146,6 +148,8 @@ fn history(seed: u64, beside: Beside) -> Result<BTreeMap<&'static str, u64>, Str
             }
             first.sync().await.expect("published");
             first.stop().await.expect("it stops");
+            // The first office goes on from here.
+            super::offices::copy_state(&own.env, &first_office).await;
             (numbers, places)
         })
         .map_err(|error| error.to_string())?;
@@ -160,8 +164,8 @@ fn history(seed: u64, beside: Beside) -> Result<BTreeMap<&'static str, u64>, Str
     let offices: Vec<Office> = numbers
         .iter()
         .enumerate()
-        .map(|(place, number)| {
-            let machine = simulation.machine("office");
+        .zip(machines)
+        .map(|((place, number), machine)| {
             let told = told.clone();
             Office::new(
                 machine,
@@ -342,4 +346,9 @@ fn a_cleaner_that_judges_what_may_be_about_to_be_committed_is_noticed() {
 #[test]
 fn a_cleaner_that_ignores_what_was_retained_for_a_broken_office_is_noticed() {
     is_noticed_in("cleaner.ignore_retained_roots", Beside::ACleaner);
+}
+
+#[test]
+fn starts_that_note_nothing_before_they_begin_are_noticed() {
+    is_noticed("volume.begins_without_a_note");
 }

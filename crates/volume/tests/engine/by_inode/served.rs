@@ -1,6 +1,6 @@
 //! A member as an edge has it: its number, the age of what its clients read, its departure, and what becomes of its service when it is broken.
 
-use super::offices::{make, patient, start, with_two};
+use super::offices::{copy_state, make, patient, start, with_two};
 use crate::{
     files::{create, directory, name, write},
     world::{World, config, root},
@@ -8,7 +8,9 @@ use crate::{
 use firn_anchor::AnchorError;
 use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_vfs::{FileHandle, Vfs, VfsError};
-use firn_volume::{ByInodeVfs, FormatOptions, ServingState, Volume, VolumeError};
+use firn_volume::{
+    ByInodeVfs, FormatOptions, MemberError, MemberStartError, ServingState, Volume, VolumeError,
+};
 use std::time::Duration;
 
 const STRICT: Duration = Duration::ZERO;
@@ -234,33 +236,49 @@ async fn until_ended(env: &Env, volume: &Volume) -> ServingState {
     ended.expect("it ends")
 }
 
+/// An office whose state directory is copied while it serves: the copy starts, and then the office's own again.
+fn copied(bug: Option<&'static str>) -> Result<(), MemberStartError> {
+    let (told, found) = std::sync::mpsc::channel();
+    planting(bug, move || {
+        let simulation = Simulation::new(4);
+        let world = World::new(&simulation);
+        let (parts, beside) = (world.own_parts(), world.machine_beside(&simulation, "copy"));
+        let env = simulation.env();
+        let run = async move {
+            let number = make(&parts, 1).await[0];
+            let volume = start(&parts, number, &patient()).await;
+            let clients = layer(&volume, STRICT);
+            create(&volume, volume.root(), "acknowledged").await;
+            copy_state(&parts.env, &beside.env).await;
+            let copy = start(&beside, number, &patient()).await;
+            let state = until_ended(&env, &volume).await;
+            assert!(matches!(state, ServingState::Broken(_)), "{state:?}");
+            assert!(volume.is_started_elsewhere().await);
+            let lookup = Vfs::lookup(&clients, &root(), volume.root(), &name("acknowledged")).await;
+            assert!(matches!(lookup, Err(VfsError::TryAgain { .. })), "{lookup:?}");
+            volume.stop().await.expect("its journal is closed");
+            let again = Volume::open_by_inode(parts.clone(), patient(), number).await;
+            let (tuple, _) = parts.anchor.member(parts.volume, number).await.expect("it is there");
+            let of_copy = copy.member_by_inode().expect("a member").incarnation();
+            assert_eq!(again.is_err(), tuple.record.incarnation == Some(of_copy));
+            let _ = told.send(again.map(drop));
+        };
+        simulation.run(run).expect("the run ends");
+    });
+    found.recv().expect("the run sends it")
+}
+
 #[test]
-fn clients_of_an_office_that_was_broken_are_told_to_try_again_until_it_is_opened_anew() {
-    let simulation = Simulation::new(4);
-    let world = World::new(&simulation);
-    let parts = world.own_parts();
-    let env = simulation.env();
-    let run = async move {
-        let number = make(&parts, 1).await[0];
-        let volume = start(&parts, number, &patient()).await;
-        let clients = layer(&volume, STRICT);
-        create(&volume, volume.root(), "acknowledged").await;
-        // Its number is started elsewhere, as that of a machine that was copied.
-        parts
-            .anchor
-            .start_member(parts.volume, number)
-            .await
-            .expect("it starts");
-        let state = until_ended(&env, &volume).await;
-        assert!(matches!(state, ServingState::Broken(_)), "{state:?}");
-        assert!(volume.is_started_elsewhere().await);
-        let told = Vfs::lookup(&clients, &root(), volume.root(), &name("acknowledged")).await;
-        assert!(matches!(told, Err(VfsError::TryAgain { .. })), "{told:?}");
-        volume.stop().await.expect("its journal is closed");
-        let volume = start(&parts, number, &patient()).await;
-        let clients = layer(&volume, STRICT);
-        let found = Vfs::lookup(&clients, &root(), volume.root(), &name("acknowledged")).await;
-        found.expect("it is in the journal, and nothing was taken");
-    };
-    simulation.run(run).expect("the run ends");
+fn an_office_whose_state_was_copied_is_told_and_does_not_start_behind_the_copy() {
+    let refused = copied(None);
+    assert!(
+        matches!(
+            refused,
+            Err(MemberStartError::Member(MemberError::Anchor(
+                AnchorError::StartedElsewhere { .. }
+            )))
+        ),
+        "{refused:?}"
+    );
+    copied(Some("anchor.any_copy_starts")).expect("it pushes the copy away, and that this one, and so on");
 }
