@@ -176,9 +176,14 @@ fn not_shared(error: VolumeError) -> Failure {
 fn not_started(error: MemberStartError) -> Failure {
     match error {
         MemberStartError::Volume(error) => error.into(),
+        MemberStartError::Member(MemberError::Anchor(error @ AnchorError::StartedElsewhere { .. })) => {
+            Failure::fenced(error)
+        }
         MemberStartError::Member(MemberError::Anchor(error)) => error.into(),
         MemberStartError::Member(error) => Failure::new(error),
-        error @ MemberStartError::Unsupported { .. } => Failure::usage(error),
+        error @ (MemberStartError::Unsupported { .. } | MemberStartError::GivenUp { .. }) => {
+            Failure::usage(error)
+        }
     }
 }
 
