@@ -16,7 +16,7 @@ use crate::{
     MAX_RETAINED_ROOTS, MemberNumber, Owner, OwnerId, RetainedRoot, Root, VolumeTuple, text,
     tuple::check_name,
 };
-use firn_format::OwnershipEpoch;
+use firn_format::{OwnershipEpoch, Version};
 use serde::{Deserialize, Serialize};
 
 /// How far a version may rise at once. Replaying a journal gives a version to each snapshot in it, and commits once; a caller that goes
@@ -245,8 +245,13 @@ fn share(tuple: &VolumeTuple, grant: [u8; 16], now_ms: i64) -> Result<VolumeTupl
             "an edge owns the volume: it is drained before it is shared by inode",
         ));
     }
-    if tuple.root.is_none() {
+    let Some(root) = &tuple.root else {
         return Err(Unfit("the volume has no root yet: its first owner makes it"));
+    };
+    if root.version > Version(1) && !firn_env::planted!("anchor.shares_what_was_written") {
+        return Err(Unfit(
+            "the volume was written by an owner: a volume is shared by inode when it is made",
+        ));
     }
     if grant == tuple.grant {
         return Err(Unfit("the grant is the present one's"));

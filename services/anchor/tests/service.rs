@@ -327,7 +327,16 @@ async fn members_speak_for_themselves(env: &Env) -> bool {
     hers.create_family().await.unwrap();
     hers.create_volume(MAIN, "main").await.unwrap();
     let mut owned = hers.acquire(MAIN, OWNER, "first").await.unwrap();
-    assert!(commit(env, &hers, &mut owned).await);
+    let place = Location {
+        segment: SegmentId {
+            writer: WriterId(1),
+            sequence: 1,
+        },
+        offset: 0,
+        length: 100,
+    };
+    let first = owned.next_root(Uid([7; 32]), place, Version(1), env.random_bytes(), 0);
+    hers.commit(&mut owned, first).await.unwrap();
     hers.drain(&mut owned).await.unwrap();
     hers.share_by_inode(MAIN).await.unwrap();
     let member = hers.join_volume(MAIN, OWNER, "hers").await.unwrap();

@@ -64,6 +64,22 @@ impl Subject {
         AnchorCall::Members { volume, call }
     }
 
+    /// Whoever may change the volume could otherwise take it from its offices' edges for ever, on any evening on which they have drained it.
+    async fn what_an_owner_wrote_is_shared_by_nobody(&self) {
+        let (anchor, volume) = (&self.anchor, VolumeId([0x5c; 16]));
+        anchor
+            .create_volume(volume, "written before")
+            .await
+            .expect("it is new");
+        let mut owned = self.acquired(volume, ALICE).await;
+        for _ in 0..2 {
+            self.commit(&mut owned).await;
+        }
+        anchor.drain(&mut owned).await.expect("a drain");
+        assert!(anchor.share_by_inode(volume).await.is_err());
+        assert!(!anchor.load(volume).await.expect("it is there").0.by_inode);
+    }
+
     pub(super) async fn a_volume_gets_members_and_is_owned_by_nobody(&self) -> Members {
         let anchor = &self.anchor;
         anchor.create_volume(SHARED, "shared").await.expect("it is new");
@@ -84,6 +100,7 @@ impl Subject {
         let shared = anchor.share_by_inode(SHARED).await.expect("nobody owns it");
         assert_eq!((shared.by_inode, shared.epoch), (true, OwnershipEpoch(2)));
         assert_eq!(anchor.share_by_inode(SHARED).await.expect("it is"), shared);
+        self.what_an_owner_wrote_is_shared_by_nobody().await;
         let refused = anchor.acquire(SHARED, ALICE, "alice").await;
         assert!(
             matches!(refused, Err(AnchorError::SharedByInode { .. })),

@@ -6,9 +6,12 @@ use crate::{
     world::{World, root},
 };
 use firn_anchor::{AnchorError, MemberNumber, OwnerId};
-use firn_env::sim::Simulation;
+use firn_env::{mutants::planting, sim::Simulation};
 use firn_vfs::{FileHandle, SetAttributes, Vfs};
 use firn_volume::{FormatOptions, Parts, Volume};
+
+/// No volume is shared so late (`Anchor::share_by_inode`); what its members would do holds nevertheless.
+const SHARED_LATE: &str = "anchor.shares_what_was_written";
 
 /// More than an arena has leases.
 const FILES: usize = 600;
@@ -53,6 +56,10 @@ async fn files(volume: &Volume, text: &str) -> Vec<FileHandle> {
 
 #[test]
 fn every_file_of_a_former_owner_is_changed_by_both_members() {
+    planting(Some(SHARED_LATE), both_change_every_file);
+}
+
+fn both_change_every_file() {
     let simulation = Simulation::new(21);
     let world = World::new(&simulation);
     let (own, beside) = (world.own_parts(), world.machine_beside(&simulation, "second"));
@@ -113,6 +120,10 @@ fn every_file_of_a_former_owner_is_changed_by_both_members() {
 
 #[test]
 fn a_member_that_has_what_was_nobodys_is_recalled_and_broken_as_any_other() {
+    planting(Some(SHARED_LATE), what_was_nobodys_is_taken_again);
+}
+
+fn what_was_nobodys_is_taken_again() {
     let simulation = Simulation::new(22);
     let world = World::new(&simulation);
     let (own, beside) = (world.own_parts(), world.machine_beside(&simulation, "second"));
