@@ -17,7 +17,8 @@ use crate::{
 use firn_anchor::AnchorError;
 use firn_quantity::Span;
 use firn_volume::{
-    ByInodeStatus, FormatOptions, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume, VolumeError,
+    ByInodeStatus, FormatOptions, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume,
+    VolumeError,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -40,6 +40,7 @@ mod later;
 mod life;
 mod locks;
 mod manifest;
+mod members;
 mod metrics;
 mod mount;
 mod nfs;

@@ -1,8 +1,9 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, audit, by_inode::WrittenLeases, check, commands, config, enrol, failure::Failure, format, id,
-    join, locks, manifest, mount, parts::Outside, recover, rekey, repair, run, smb, snapshots, upgrade,
+    accept_rollback, admin, allocator, audit, by_inode::WrittenLeases, check, commands, config, enrol,
+    failure::Failure, format, id, join, locks, manifest, members, mount, parts::Outside, recover, rekey,
+    repair, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -169,6 +170,12 @@ enum Command {
         /// Does it; without, only shows what would be taken away.
         #[arg(long, requires = "take_away")]
         yes: bool,
+        /// As a table or as JSON.
+        #[arg(long, value_enum, default_value = "text")]
+        output: commands::Output,
+    },
+    /// Lists the offices that write the volume at the same moment (`leases = "inode"`), and how each stands. Asks the anchor, so no edge has to run here.
+    Members {
         /// As a table or as JSON.
         #[arg(long, value_enum, default_value = "text")]
         output: commands::Output,
@@ -412,6 +419,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             ..
         } => locks::take_away(&config, path, client, yes).await,
         Command::Locks { path, output, .. } => locks::show(&config, path, output).await,
+        Command::Members { output } => members::show(&config, output).await,
         Command::Rekey { what } => rekey::rekey(&config, what).await,
         Command::Manifest { what } => manifest::manifest(&config, what).await,
         Command::Clean { plan } => {

@@ -195,9 +195,7 @@ impl Member {
             begun,
         } = beginning;
         let called_at = env.wall();
-        let membership = anchor
-            .start_member_as(volume, member, incarnation, begun)
-            .await?;
+        let membership = anchor.start_member_as(volume, member, incarnation, begun).await?;
         Self::present(anchor, env, (membership, called_at), open).await
     }
 

@@ -264,7 +264,11 @@ mod tests {
             of_member.note_begun(Some(WriterId(7)), WriterId(incarnation));
         }
         assert_eq!(of_member.begun.len(), BEGUN_MAX);
-        assert_eq!(of_member.begun.first(), Some(&WriterId(7)), "what the record names stays");
+        assert_eq!(
+            of_member.begun.first(),
+            Some(&WriterId(7)),
+            "what the record names stays"
+        );
         assert_eq!(of_member.begun.last(), Some(&WriterId(39)));
         let bytes = of_member.encode();
         assert_eq!(bytes[0], VERSION);

@@ -4,7 +4,8 @@
 //! A state directory that was lost is another identity, and gets another member; what the earlier one held is taken from it as from any that is silent.
 
 use crate::{error::VolumeError, local::LocalState, parts::Parts, volume::Volume};
-use firn_anchor::{AnchorError, MemberNumber};
+use firn_anchor::{AnchorError, MemberNumber, OwnerId};
+use firn_env::Env;
 
 impl Volume {
     /// Whether a member that was broken was started by another process since: one that has a copy of its state directory, since this one has started nothing. Of a member that
@@ -24,6 +25,14 @@ impl Volume {
                 false
             }
         }
+    }
+
+    /// By which a member's record is known to be this state directory's; `None` if nothing was started in it yet.
+    ///
+    /// # Errors
+    /// If the state directory cannot be read.
+    pub async fn edge_identity(env: &Env) -> Result<Option<OwnerId>, VolumeError> {
+        Ok(LocalState::find(env).await?.map(|local| local.owner))
     }
 
     /// The member of this state directory in a volume that is shared by inode; joins as `name` if there is none yet. A query, and the first time a transaction.

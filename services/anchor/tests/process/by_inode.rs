@@ -1,6 +1,4 @@
 //! Two offices that write one file system at the same moment: two edges as processes, each with clients of its own, over one bucket and one `firn-anchor`.
-//!
-//! The volume is marked as one of members by the test, between its making and its first start: nothing else does that yet.
 
 use crate::{edge, offices, place::Place, volume};
 use bytes::Bytes;
@@ -15,7 +13,7 @@ use firn_rig::{Client, EXPORT, Edge};
 use serde_json::Value;
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -30,6 +28,9 @@ const FILES: usize = 40;
 
 const SHARED: &str = "shared = true\nleases = \"inode\"\nfreshness = \"0 s\"";
 
+/// What the making of such a volume is told.
+const BY_INODE: [&str; 2] = ["--leases", "inode"];
+
 /// The edges' programs, bucket and anchor.
 struct Offices {
     place: Place,
@@ -37,25 +38,20 @@ struct Offices {
     two: Edge,
 }
 
-async fn prepared(here: &Path, lines: [&str; 2]) -> (Place, Anchor, [Edge; 2]) {
+/// The volume, made by the first edge, and both joined; `made_with` is what its making is told.
+async fn prepared(here: &Path, lines: [&str; 2], made_with: &[&str]) -> (Place, Anchor, [Edge; 2]) {
     let grants = [(&edge(1), volume(1), "edge"), (&edge(2), volume(1), "edge")];
     let lines = lines.map(|lines| (lines, String::new()));
-    let (place, family, edges) = offices::prepare(here, &grants, lines).await;
+    let (place, family, edges) = offices::prepare(here, &grants, lines, made_with).await;
     let reached = place.reached(&here.join("one.pem"), volume(1));
     let anchor = Anchor::over(Arc::new(reached), place.env.clone(), family);
     (place, anchor, edges)
 }
 
-async fn mark(anchor: &Anchor) {
-    let volumes = anchor.volumes().await.unwrap();
-    anchor.share_by_inode(volumes[0].volume).await.unwrap();
-}
-
 impl Offices {
     /// `published`: how long a change waits before it is, if nobody wants it.
     async fn open(here: &Path, published: &str) -> Self {
-        let (place, anchor, mut edges) = prepared(here, [SHARED; 2]).await;
-        mark(&anchor).await;
+        let (place, _, mut edges) = prepared(here, [SHARED; 2], &BY_INODE).await;
         for edge in &mut edges {
             let text = fs::read_to_string(&edge.config).unwrap();
             fs::write(&edge.config, text.replace("\"1 h\"", &format!("\"{published}\""))).unwrap();
@@ -355,15 +351,34 @@ fn signal(process: u32, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_volume_is_decides_the_anchor_and_an_edge_that_says_otherwise_does_not_start() {
+async fn what_a_volume_is_decides_its_making_and_an_edge_that_says_otherwise_does_not_start() {
     let here = tempfile::tempdir().unwrap();
-    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), [SHARED, "shared = true"]).await;
-    let ended = one.start().await.unwrap_err().to_string();
+    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), ["shared = true", SHARED], &[]).await;
+    let ended = two.start().await.unwrap_err().to_string();
     assert!(
         ended.contains("the volume is not one that many write at the same moment"),
         "{ended}"
     );
-    mark(&anchor).await;
+    // What was written by an owner stays an owner's, also while nobody owns it.
+    one.start().await.unwrap();
+    let mut client = Client::mount(one.address, EXPORT).await.unwrap();
+    let root = client.root.clone();
+    client
+        .write_file(&root, b"file", 0o644, b"by an owner")
+        .await
+        .unwrap();
+    one.command("drain", &[]).await.unwrap();
+    let volume = anchor.volumes().await.unwrap()[0].volume;
+    anchor.share_by_inode(volume).await.unwrap_err();
+    let said = one.refused(2, "members", &[]).await.unwrap();
+    assert!(said.contains("has no members"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_members_is_owned_by_no_edge_that_knows_none() {
+    let here = tempfile::tempdir().unwrap();
+    let (_place, anchor, [mut one, mut two]) =
+        prepared(here.path(), [SHARED, "shared = true"], &BY_INODE).await;
     one.start().await.unwrap();
     // By turns it may be read there, and nothing changed: the anchor gives it to nobody.
     two.start().await.unwrap();
@@ -381,4 +396,87 @@ async fn what_a_volume_is_decides_the_anchor_and_an_edge_that_says_otherwise_doe
     assert_eq!(owner, None);
     one.stop().await.unwrap();
     two.stop().await.unwrap();
+}
+
+/// All that is below a directory, elsewhere: as a backup of a machine, or an image of it.
+fn copied(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (is_directory, target) = (entry.file_type().unwrap().is_dir(), to.join(entry.file_name()));
+        match is_directory {
+            true => copied(&entry.path(), &target),
+            false if entry.file_type().unwrap().is_file() => drop(fs::copy(entry.path(), target).unwrap()),
+            // The socket of the running edge.
+            false => {}
+        }
+    }
+}
+
+/// The files below a directory, each with what it holds.
+fn files(directory: &Path) -> Vec<(PathBuf, blake3::Hash)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(files(&entry.path())),
+            false => found.push((entry.path(), blake3::hash(&fs::read(entry.path()).unwrap()))),
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copied_state_directory_is_told_at_once_and_the_one_that_was_pushed_away_does_not_start() {
+    let here = tempfile::tempdir().unwrap();
+    let mut offices = Offices::open(here.path(), "1 h").await;
+    let mut one = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    let root = one.root.clone();
+    one.write_file(&root, b"before", 0o644, b"in both copies")
+        .await
+        .unwrap();
+    let (state, aside) = (offices.one.state.clone(), here.path().join("copy"));
+    copied(&state, &aside);
+    one.write_file(&root, b"after", 0o644, b"in the first copy alone")
+        .await
+        .unwrap();
+    // The machine is stopped without a word, and its copy is started in its place; then the machine itself again.
+    offices.one.kill().await.unwrap();
+    let kept = here.path().join("kept");
+    fs::rename(&state, &kept).unwrap();
+    fs::rename(&aside, &state).unwrap();
+    offices.one.start().await.unwrap();
+    let mut copy = Client::mount(offices.one.address, EXPORT).await.unwrap();
+    assert_eq!(read(&mut copy, &root, "before").await, hash("in both copies"));
+    offices.one.stop().await.unwrap();
+    fs::rename(&state, &aside).unwrap();
+    fs::rename(&kept, &state).unwrap();
+    let journal = files(&state.join("journal"));
+    assert!(!journal.is_empty());
+    let ended = offices.one.start().await.unwrap_err().to_string();
+    assert!(ended.contains("another copy of this state directory"), "{ended}");
+    assert_eq!(files(&state.join("journal")), journal, "its journal is untouched");
+    // The copy goes on.
+    fs::rename(&state, &kept).unwrap();
+    fs::rename(&aside, &state).unwrap();
+    offices.one.start().await.unwrap();
+    let members = offices
+        .one
+        .command("members", &["--output", "json"])
+        .await
+        .unwrap();
+    let members: Value = serde_json::from_str(&members).unwrap();
+    let states: Vec<_> = members
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line["state"].clone())
+        .collect();
+    assert_eq!(states, ["present", "present"], "{members}");
+    assert_eq!(members[0]["here"].as_bool(), Some(true), "{members}");
+    offices.one.stop().await.unwrap();
+    let shown = offices.two.command("members", &[]).await.unwrap();
+    assert!(shown.contains("away"), "{shown}");
+    offices.two.stop().await.unwrap();
 }

@@ -29,9 +29,17 @@ pub async fn make(parts: &Parts, members: u8) -> Vec<MemberNumber> {
 
 /// Copies the small file by which a machine knows its member and what that began, as a backup of the machine has it.
 pub async fn copy_state(from: &Env, to: &Env) {
-    let file = from.disk().open("state", OpenMode::Read).await.expect("it has one");
+    let file = from
+        .disk()
+        .open("state", OpenMode::Read)
+        .await
+        .expect("it has one");
     let bytes = file.read_at(0, 4096).await.expect("it is read");
-    let copy = to.disk().open("state", OpenMode::CreateNew).await.expect("it has none");
+    let copy = to
+        .disk()
+        .open("state", OpenMode::CreateNew)
+        .await
+        .expect("it has none");
     copy.write_at(0, vec![bytes]).await.expect("it is written");
     copy.sync_data().await.expect("it is durable");
     to.disk().sync_directory("").await.expect("so is its name");

@@ -258,7 +258,11 @@ fn copied(bug: Option<&'static str>) -> Result<(), MemberStartError> {
             assert!(matches!(lookup, Err(VfsError::TryAgain { .. })), "{lookup:?}");
             volume.stop().await.expect("its journal is closed");
             let again = Volume::open_by_inode(parts.clone(), patient(), number).await;
-            let (tuple, _) = parts.anchor.member(parts.volume, number).await.expect("it is there");
+            let (tuple, _) = parts
+                .anchor
+                .member(parts.volume, number)
+                .await
+                .expect("it is there");
             let of_copy = copy.member_by_inode().expect("a member").incarnation();
             assert_eq!(again.is_err(), tuple.record.incarnation == Some(of_copy));
             let _ = told.send(again.map(drop));
