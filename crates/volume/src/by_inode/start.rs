@@ -98,7 +98,7 @@ fn directory(number: MemberNumber) -> String {
 
 impl Volume {
     /// Starts a member of a volume that is shared by inode. One that was broken judges its journal first: what stands on nothing that was lost is published before this
-    /// returns, and all of it is in a salvage clone if something was. **No volume is made so but by tests** (docs/leases.md).
+    /// returns, and all of it is in a salvage clone if something was (docs/leases.md).
     ///
     /// # Errors
     /// [`MemberStartError`]; start again after a transient one.
