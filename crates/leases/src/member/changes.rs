@@ -66,7 +66,7 @@ impl Member {
     }
 
     /// `true`: the arena says that the member holds the inode.
-    async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
+    pub(super) async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
         let seen = self.anchor.arena(self.volume, inode).await?;
         self.table().see(&seen.arena);
         let (me, at) = (self.number, (inode, 0));
