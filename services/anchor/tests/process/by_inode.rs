@@ -359,6 +359,19 @@ async fn what_a_volume_is_decides_its_making_and_an_edge_that_says_otherwise_doe
         ended.contains("the volume is not one that many write at the same moment"),
         "{ended}"
     );
+    // The command and the configuration say the same, or nothing is made.
+    for (edge, arguments, why) in [
+        (&one, &BY_INODE[..], "does not say so; nothing was made"),
+        (&two, &[][..], "would not be made so; nothing was made"),
+        (
+            &two,
+            &["--leases", "inode", "--manifest"],
+            "Leave one of the two out",
+        ),
+    ] {
+        let said = edge.refused(2, "format", arguments).await.unwrap();
+        assert!(said.contains(why), "{said}");
+    }
     // What was written by an owner stays an owner's, also while nobody owns it.
     one.start().await.unwrap();
     let mut client = Client::mount(one.address, EXPORT).await.unwrap();
