@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// How a member stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Standing {
+enum MemberState {
     /// It holds what it holds, and gives it when others want it.
     Present,
     /// It published everything and stopped, or nobody asks anything there: others take what they want.
@@ -23,7 +23,7 @@ enum Standing {
     NotStarted,
 }
 
-impl Standing {
+impl MemberState {
     fn of(record: &MemberRecord) -> Self {
         match (record.incarnation, record.broken) {
             (Some(_), _) if record.is_away => Self::Away,
@@ -51,7 +51,7 @@ struct Line {
     /// For ever; its home are the inode numbers from this times 2^32 on.
     number: u32,
     edge: String,
-    state: Standing,
+    state: MemberState,
     /// The version of its last commit since it started.
     last_commit: Option<u64>,
     /// Whether the volume keeps a root by which its journal is judged.
@@ -66,7 +66,7 @@ fn lines(tuple: &VolumeTuple, members: &[MemberEntry], own: Option<OwnerId>) -> 
         .map(|entry| Line {
             number: entry.member.0,
             edge: entry.tuple.name.clone(),
-            state: Standing::of(&entry.tuple.record),
+            state: MemberState::of(&entry.tuple.record),
             last_commit: entry.tuple.record.last_commit.map(|commit| commit.version.0),
             retained: tuple.retained_for_member(entry.member).is_some(),
             here: Some(entry.tuple.edge) == own,
@@ -95,12 +95,12 @@ fn table(lines: &[Line]) -> String {
             line.number
         );
     }
-    if lines.iter().any(|line| line.state == Standing::Broken) {
+    if lines.iter().any(|line| line.state == MemberState::Broken) {
         text.push_str(
             "broken: it was not heard for a minute while others waited for it. Start it again: what stands on others' changes goes into a salvage clone, all else on\n",
         );
     }
-    if lines.iter().any(|line| line.state == Standing::GivenUp) {
+    if lines.iter().any(|line| line.state == MemberState::GivenUp) {
         text.push_str(
             "given up: what its journal has and the volume has not can be put on no root any more\n",
         );
@@ -148,15 +148,15 @@ mod tests {
             given_up_at_ms,
             ..MemberRecord::default()
         };
-        for (record, standing) in [
-            (record(None, None, false, None), Standing::NotStarted),
-            (record(Some(3), None, false, None), Standing::Present),
-            (record(Some(3), None, true, None), Standing::Away),
-            (record(None, Some(3), false, None), Standing::Broken),
-            (record(None, Some(3), false, Some(7)), Standing::GivenUp),
-            (record(Some(4), None, false, Some(7)), Standing::Present),
+        for (record, state) in [
+            (record(None, None, false, None), MemberState::NotStarted),
+            (record(Some(3), None, false, None), MemberState::Present),
+            (record(Some(3), None, true, None), MemberState::Away),
+            (record(None, Some(3), false, None), MemberState::Broken),
+            (record(None, Some(3), false, Some(7)), MemberState::GivenUp),
+            (record(Some(4), None, false, Some(7)), MemberState::Present),
         ] {
-            assert_eq!(Standing::of(&record), standing, "{record:?}");
+            assert_eq!(MemberState::of(&record), state, "{record:?}");
         }
     }
 
@@ -171,8 +171,8 @@ mod tests {
             here,
         };
         let shown = table(&[
-            line(3, "harbour", Standing::Present, true),
-            line(12, "hill", Standing::Broken, false),
+            line(3, "harbour", MemberState::Present, true),
+            line(12, "hill", MemberState::Broken, false),
         ]);
         let expected = "MEMBER      EDGE     STATE        LAST COMMIT\n\
                         3           harbour  present      version 3  (this edge)\n\

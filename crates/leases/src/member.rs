@@ -9,14 +9,14 @@
 //!
 //! **One change of the member is under way at a time** (the anchor's rule), which the lock of [`Own`] makes so; a root is read under it as well, so that none
 //! is adopted whose read began before an own commit. What is built is uploaded beside it: reads of the root and leases wait for no upload. A newer root that they adopt
-//! ends one that could not be committed any more ([`turn`] sees to it that each is in the end). What is asked for each change and read, [`LeaseTable`] and [`Validity`], needs only a short lock.
+//! ends one that could not be committed any more ([`commit_lease`] sees to it that each is in the end). What is asked for each change and read, [`LeaseTable`] and [`Validity`], needs only a short lock.
 //!
 //! **What is in doubt is fenced before anything else** ([`settle`](Member::settle)): a commit, a gift or a departure whose answer did not come is noted before it
 //! is sent, so that also who drops the call in between leaves the note.
 
 mod changes;
+mod commit_lease;
 mod publishing;
-mod turn;
 
 use crate::{Content, LeaseTable, MemberError, validity::Validity};
 use changes::{Unsettled, Watched};
@@ -413,7 +413,7 @@ impl Member {
     /// it may be committed: call again.
     pub async fn publish(&self) -> Result<(), MemberError> {
         let _publisher = self.publisher.lock().await;
-        self.publish_in_turn().await
+        self.publish_and_give().await
     }
 
     /// What has to be done now and then, each second or so: a sign of life, and what others wait for is given.
@@ -434,7 +434,7 @@ impl Member {
         }
         // Of a publication that was dropped.
         if self.publisher.try_lock().is_ok() {
-            self.end_turn().await?;
+            self.give_commit_lease().await?;
         }
         self.answer_mail().await
     }
@@ -457,7 +457,7 @@ impl Member {
     /// As [`Self::publish`].
     pub async fn leave(&self) -> Result<bool, MemberError> {
         let _publisher = self.publisher.lock().await;
-        self.publish_in_turn().await?;
+        self.publish_and_give().await?;
         let mut own = self.own.lock().await;
         let own = &mut *own;
         self.settle(own).await?;

@@ -43,7 +43,7 @@ impl Member {
     /// made under the lock of [`Own`].
     pub(super) async fn publish_alone(&self) -> Result<(), MemberError> {
         for lost in 0..TRIES {
-            self.wait_for_turn(lost).await?;
+            self.wait_for_commit_lease(lost).await?;
             let (tuple, moved) = {
                 let mut own = self.own.lock().await;
                 let own = &mut *own;

@@ -181,6 +181,6 @@ fn who_uploads_longer_than_others_pause_publishes_in_its_turn() {
         "{took:?}"
     );
     assert!(commits > 30, "the other is not kept from its own: {commits}");
-    let (never, _) = beside_a_busy_office(Some("leases.no_turns"));
+    let (never, _) = beside_a_busy_office(Some("leases.no_commit_lease"));
     assert_eq!(never, None);
 }

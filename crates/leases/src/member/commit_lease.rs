@@ -10,21 +10,21 @@
 
 use super::{Member, Own, changes::Unsettled, single};
 use crate::MemberError;
-use firn_anchor::{ARENA_BITS, ArenaChange, LeaseRange, TURN_LEASE};
+use firn_anchor::{ARENA_BITS, ArenaChange, COMMIT_LEASE, LeaseRange};
 use std::time::Duration;
 
 /// Tries that are lost before the turn is taken.
-const TURN_AFTER: usize = 2;
+const TRIES_WITHOUT: usize = 2;
 /// The longest that others are waited for. What an office uploads in that time is committed whatever others do; more of it only when they pause.
-pub const TURN_MAX: Duration = Duration::from_secs(300);
+const COMMIT_LEASE_MAX: Duration = Duration::from_secs(300);
 /// Between two looks of who waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Member {
     /// Publishes, and gives the turn if it came to that; by who has the right to publish.
-    pub(super) async fn publish_in_turn(&self) -> Result<(), MemberError> {
+    pub(super) async fn publish_and_give(&self) -> Result<(), MemberError> {
         let published = self.publish_alone().await;
-        match self.end_turn().await {
+        match self.give_commit_lease().await {
             // It is given by the next look of [`Member::tend`].
             Err(MemberError::Anchor(error)) if error.is_transient() => published,
             ended => published.and(ended),
@@ -32,12 +32,12 @@ impl Member {
     }
 
     /// Before a try to commit, after so many that were lost: waits for the turn, if somebody has it or this member needs it.
-    pub(super) async fn wait_for_turn(&self, lost: usize) -> Result<(), MemberError> {
-        if firn_env::planted!("leases.no_turns") {
+    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<(), MemberError> {
+        if firn_env::planted!("leases.no_commit_lease") {
             return Ok(());
         }
-        let is_needed = lost >= TURN_AFTER && self.holds(TURN_LEASE) != Some(true);
-        if !is_needed && !self.table().is_anothers(TURN_LEASE) {
+        let is_needed = lost >= TRIES_WITHOUT && self.holds(COMMIT_LEASE) != Some(true);
+        if !is_needed && !self.table().is_anothers(COMMIT_LEASE) {
             return Ok(());
         }
         let began = self.env.now();
@@ -46,12 +46,12 @@ impl Member {
                 let mut own = self.own.lock().await;
                 let own = &mut *own;
                 self.settle(own).await?;
-                self.take(own, TURN_LEASE).await?
+                self.take(own, COMMIT_LEASE).await?
             };
             if is_own {
                 break;
             }
-            if self.env.now().since(began) >= TURN_MAX {
+            if self.env.now().since(began) >= COMMIT_LEASE_MAX {
                 tracing::warn!("another office has uploaded for five minutes, and is waited for no more");
                 return Ok(());
             }
@@ -80,17 +80,17 @@ impl Member {
     }
 
     /// Gives the turn, if this member has it.
-    pub(super) async fn end_turn(&self) -> Result<(), MemberError> {
-        if self.holds(TURN_LEASE) != Some(true) {
+    pub(super) async fn give_commit_lease(&self) -> Result<(), MemberError> {
+        if self.holds(COMMIT_LEASE) != Some(true) {
             return Ok(());
         }
         let mut own = self.own.lock().await;
         let own = &mut *own;
         self.settle(own).await?;
-        if own.is_away() || self.holds(TURN_LEASE) != Some(true) {
+        if own.is_away() || self.holds(COMMIT_LEASE) != Some(true) {
             return Ok(());
         }
-        self.hand_over(own, TURN_LEASE >> ARENA_BITS, single(TURN_LEASE))
+        self.hand_over(own, COMMIT_LEASE >> ARENA_BITS, single(COMMIT_LEASE))
             .await
     }
 
