@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use firn_anchor::{
     Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, AnchorRole, ArenaChange, CleaningNote,
     HoldChange, Listing, MemberCall, MemberEntry, MemberNumber, OwnerId, Ownership, Presence, PrincipalId,
-    RetiredSegment, SeenMember, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+    RetiredSegment, Root, SeenMember, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
 use firn_anchor_service::{Admitted, AnchorService, CommitMeter, GrantedCaller, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};
@@ -74,17 +74,8 @@ impl AnchorBackend for Caller {
             .service
             .answer(admitted, serde_json::from_str(&text).unwrap())
             .await?;
-        Ok(serde_json::from_slice(&serde_json::to_vec(&answer).unwrap()).unwrap())
-    }
-}
-
-fn place(version: Version) -> Location {
-    let (writer, sequence) = (WriterId(1), version.0);
-    let segment = SegmentId { writer, sequence };
-    Location {
-        segment,
-        offset: 0,
-        length: 100,
+        let text = serde_json::to_string(&answer).unwrap();
+        Ok(serde_json::from_str(&text).unwrap())
     }
 }
 
@@ -92,11 +83,19 @@ async fn commit(env: &Env, anchor: &Anchor, ownership: &mut Ownership) -> bool {
     let root = match ownership.unresolved() {
         Some(root) => root.clone(),
         None => {
-            // Versions may skip; the count does not.
-            let version =
-                Version(ownership.root().map_or(0, |root| root.version.0) + 1 + env.random_below(3));
+            // Versions behind the first may skip; the count does not.
+            let next = |root: &Root| root.version.0 + 1 + env.random_below(3);
+            let version = Version(ownership.root().map_or(1, next));
+            let place = Location {
+                segment: SegmentId {
+                    writer: WriterId(1),
+                    sequence: version.0,
+                },
+                offset: 0,
+                length: 100,
+            };
             let now_ms = env.wall().as_millis();
-            ownership.next_root(Uid([7; 32]), place(version), version, env.random_bytes(), now_ms)
+            ownership.next_root(Uid([7; 32]), place, version, env.random_bytes(), now_ms)
         }
     };
     anchor.commit(ownership, root).await.is_ok()
@@ -328,8 +327,7 @@ async fn members_speak_for_themselves(env: &Env) -> bool {
     hers.create_family().await.unwrap();
     hers.create_volume(MAIN, "main").await.unwrap();
     let mut owned = hers.acquire(MAIN, OWNER, "first").await.unwrap();
-    let first = owned.next_root(Uid([7; 32]), place(Version(1)), Version(1), [9; 16], 0);
-    hers.commit(&mut owned, first).await.unwrap();
+    assert!(commit(env, &hers, &mut owned).await);
     hers.drain(&mut owned).await.unwrap();
     hers.share_by_inode(MAIN).await.unwrap();
     let member = hers.join_volume(MAIN, OWNER, "hers").await.unwrap();
@@ -351,8 +349,9 @@ async fn members_speak_for_themselves(env: &Env) -> bool {
     // In its own name it waits for hers, and breaks her once she is silent.
     let number = his.join_volume(MAIN, OwnerId([9; 16]), "his").await.unwrap();
     let mut bob = his.start_member(MAIN, number).await.unwrap();
-    let wants = his.change_lease(&mut bob, (inode, 0), ArenaChange::Want).await;
-    wants.unwrap();
+    his.change_lease(&mut bob, (inode, 0), ArenaChange::Want)
+        .await
+        .unwrap();
     let (tuple, version) = his.member(MAIN, member).await.unwrap();
     let silent = MemberEntry {
         member,
@@ -360,10 +359,8 @@ async fn members_speak_for_themselves(env: &Env) -> bool {
         version,
     };
     his.break_member(&mut bob, (inode, 0), &silent).await.unwrap();
-    matches!(
-        hers.beat_member(&mut alice).await,
-        Err(AnchorError::MemberBroken { .. })
-    )
+    let broken = hers.beat_member(&mut alice).await;
+    matches!(broken, Err(AnchorError::MemberBroken { .. }))
 }
 
 #[test]

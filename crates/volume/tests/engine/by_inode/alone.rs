@@ -1,6 +1,6 @@
 //! One member alone: what an owner would make of the same operations, through publications, power cuts, stops and departures.
 
-use super::offices::{make, patient, start};
+use super::offices::{make, patient, put_state, start, state_of};
 use crate::{
     against_model::{Pair, step},
     files::{create, directory, look, name, write},
@@ -62,9 +62,14 @@ fn history(seed: u64) {
                     member.leave().await.expect("it leaves")
                 });
                 assert!(left.expect("the run ends"), "nothing is under way");
-                // Everything is at level 2: another disk serves as well.
+                // Everything is at level 2: another disk serves as well, if it knows whose it is.
+                let before = world.own_parts();
+                let known = simulation.run(async move { state_of(&before.env).await });
                 world.lose_disk();
                 world.power_cut_only();
+                let after = world.own_parts();
+                let put = async move { put_state(&after.env, known.expect("the run ends")).await };
+                simulation.run(put).expect("the run ends");
             }
         }
         let parts = world.own_parts();

@@ -11,6 +11,7 @@ use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_format::{SegmentId, WriterId};
 use firn_table::FaultRates;
 use firn_vfs::Vfs;
+use firn_volume::ByInodeVfs;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const GRACE: Duration = Duration::from_secs(60);
@@ -180,6 +181,8 @@ fn a_member_that_adopts_only_what_it_is_asked_for_is_noticed() {
 
 fn reads_only() {
     with_two(13, |env, [first, second], world| async move {
+        let own = create(&second, second.root(), "own").await;
+        second.sync().await.expect("published");
         let file = create(&first, first.root(), "file").await;
         write(&first, file, 0, vec![1; 50_000]).await;
         first.sync().await.expect("published");
@@ -188,8 +191,13 @@ fn reads_only() {
         assert_eq!(seen.size_bytes, 50_000);
         write(&first, file, 0, vec![2; 60_000]).await;
         first.sync().await.expect("published");
-        // As long as a cleaner waits that nobody told otherwise.
-        env.sleep(Limits::default().grace / 2).await;
+        // As long as a cleaner waits that nobody told otherwise; clients read what the office holds, so that it stays.
+        let clients = ByInodeVfs::new(second.clone(), Duration::ZERO);
+        let until = env.now().after(Limits::default().grace / 2);
+        while env.now() < until {
+            Vfs::attributes(&clients, own).await.expect("it is there");
+            env.sleep(Duration::from_secs(100)).await;
+        }
         let reports = clean(&world, &env).await;
         assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
         let content = read(&second, file, 0, 60_000).await.expect("it is read");

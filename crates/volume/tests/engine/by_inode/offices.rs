@@ -1,6 +1,7 @@
 //! Offices of one volume that is shared by inode: machines, each with a member.
 
 use crate::world::{World, config};
+use bytes::Bytes;
 use firn_anchor::{Anchor, MemberNumber, OwnerId};
 use firn_env::{
     Env, OpenMode,
@@ -27,22 +28,25 @@ pub async fn make(parts: &Parts, members: u8) -> Vec<MemberNumber> {
     numbers
 }
 
-/// Copies the small file by which a machine knows its member and what that began, as a backup of the machine has it.
+/// The small file by which a machine knows its member and what that began.
+pub async fn state_of(env: &Env) -> Bytes {
+    let file = env.disk().open("state", OpenMode::Read).await;
+    let read = file.expect("it has one").read_at(0, 4096).await;
+    read.expect("it is read")
+}
+
+/// Gives it to a machine that has none.
+pub async fn put_state(env: &Env, state: Bytes) {
+    let made = env.disk().open("state", OpenMode::CreateNew).await;
+    let file = made.expect("it has none");
+    file.write_at(0, vec![state]).await.expect("it is written");
+    file.sync_data().await.expect("it is durable");
+    env.disk().sync_directory("").await.expect("so is its name");
+}
+
+/// Copies it, as a backup of the machine has it.
 pub async fn copy_state(from: &Env, to: &Env) {
-    let file = from
-        .disk()
-        .open("state", OpenMode::Read)
-        .await
-        .expect("it has one");
-    let bytes = file.read_at(0, 4096).await.expect("it is read");
-    let copy = to
-        .disk()
-        .open("state", OpenMode::CreateNew)
-        .await
-        .expect("it has none");
-    copy.write_at(0, vec![bytes]).await.expect("it is written");
-    copy.sync_data().await.expect("it is durable");
-    to.disk().sync_directory("").await.expect("so is its name");
+    put_state(to, state_of(from).await).await;
 }
 
 /// Settings with which who waits for a lease waits until it comes; and small journal files, since members start often and each start makes one.
