@@ -223,6 +223,12 @@ pub struct ByInodePart {
     /// Since the root was read for clients last.
     pub root_age_ms: Option<u64>,
     pub root_reads: u64,
+    /// Leases that it holds beside its home, the numbers that it made itself, as it saw them last.
+    #[serde(default)]
+    pub leases_held: u64,
+    /// Of what it holds, that for which other offices wait.
+    #[serde(default)]
+    pub leases_wanted: u64,
     /// Changes that had to get a lease first, from the anchor or from another office.
     pub lease_waits: u64,
     pub waits_ms: u64,
@@ -258,6 +264,8 @@ impl ByInodePart {
             lease_holds: status.lease_holds,
             root_age_ms: status.root_read_ago.map(millis),
             root_reads: status.root_reads,
+            leases_held: status.leases_held,
+            leases_wanted: status.leases_wanted,
             lease_waits: status.lease_waits,
             waits_ms: millis(status.waited),
             longest_wait_ms: millis(status.longest_wait),
@@ -289,7 +297,14 @@ impl ByInodePart {
                 span(self.longest_wait_ms)
             ),
         };
-        format!("number {}; version {}{read}; {waits}", self.member, self.version)
+        let wanted = match self.leases_wanted {
+            0 => String::new(),
+            wanted => format!(", others wait for {wanted} of what it holds"),
+        };
+        format!(
+            "number {}; version {}{read}; {} leases beside its own files{wanted}; {waits}",
+            self.member, self.version, self.leases_held
+        )
     }
 
     /// What is wrong, and what that means.

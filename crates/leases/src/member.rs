@@ -303,6 +303,11 @@ impl Member {
         self.table().holds(inode)
     }
 
+    /// How many leases it holds beside its home, and for how many of what it holds others wait, by what it saw last.
+    pub fn lease_counts(&self) -> (usize, usize) {
+        self.table().counts()
+    }
+
     /// Whether an inode may be used, by what was seen last: it is held, and a root was adopted whose read began since. Asked together with [`Self::is_valid`].
     pub fn is_usable(&self, inode: u64) -> bool {
         self.table().is_usable(inode)

@@ -201,6 +201,21 @@ impl LeaseTable {
         }
     }
 
+    /// How many leases the member holds beside its home, and for how many of all that it holds others wait, by the arenas as they were seen last.
+    pub fn counts(&self) -> (usize, usize) {
+        let seen = self.arenas.values().map(|seen| &seen.arena);
+        let leases = seen.flat_map(|arena| arena.leases().iter().map(move |lease| (arena, lease)));
+        leases.fold((0, 0), |(held, wanted), (arena, lease)| {
+            let is_own = arena.holder(lease.range) == Ok(Some(self.member));
+            let is_beside_home = is_own && arena.home() != Some(self.member);
+            let is_wanted = is_own && !lease.queue.is_empty();
+            (
+                held + usize::from(is_beside_home),
+                wanted + usize::from(is_wanted),
+            )
+        })
+    }
+
     /// Which arenas were looked at.
     pub fn arenas(&self) -> Vec<u64> {
         self.arenas.keys().copied().collect()

@@ -15,6 +15,16 @@ pub(super) fn expose(out: &mut Families, by_inode: &ByInodePart) {
         "The version of the root in memory.",
         by_inode.version,
     );
+    out.gauge(
+        "members_leases_held",
+        "Leases that this office holds beside its home, as it saw them last.",
+        by_inode.leases_held,
+    );
+    out.gauge(
+        "members_leases_wanted",
+        "Of what this office holds, that for which others wait.",
+        by_inode.leases_wanted,
+    );
     out.counter(
         "members_root_reads_total",
         "Reads of the root for clients that read what other offices may have changed.",

@@ -21,6 +21,10 @@ pub struct ByInodeStatus {
     pub root_read_ago: Option<Duration>,
     /// How often that was.
     pub root_reads: u64,
+    /// Leases that it holds beside its home, by the arenas as it saw them last.
+    pub leases_held: u64,
+    /// Of what it holds, that for which others wait.
+    pub leases_wanted: u64,
     /// Changes that had to get a lease first, from the anchor or from another member.
     pub lease_waits: u64,
     /// How long they did, all together.
@@ -62,6 +66,7 @@ impl Volume {
         let member = by_inode.member();
         let waits = *by_inode.lease_waits.lock();
         let began = by_inode.root_reads.began();
+        let (held, wanted) = member.lease_counts();
         Some(ByInodeStatus {
             member: member.number().0,
             incarnation: member.incarnation().0,
@@ -69,6 +74,8 @@ impl Volume {
             lease_holds: member.is_valid(),
             root_read_ago: began.map(|began| inner.env.now().since(began)),
             root_reads: by_inode.root_reads.count(),
+            leases_held: held as u64,
+            leases_wanted: wanted as u64,
             lease_waits: waits.count,
             waited: waits.waited,
             longest_wait: waits.longest,

@@ -179,6 +179,9 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
 
     let (of_one, of_two) = (part(&offices.one).await, part(&offices.two).await);
     assert!(of_one["member"] != of_two["member"], "{of_one} {of_two}");
+    // What the first made is its home; what it changed of the other's, and what is nobody's, are leases beside it.
+    let held = [&of_one, &of_two].map(|of| of["leases_held"].as_u64().unwrap());
+    assert!(held.iter().sum::<u64>() > 0, "{of_one} {of_two}");
     for of in [&of_one, &of_two] {
         assert_eq!(of["lease_holds"].as_bool(), Some(true), "{of}");
         assert!(of["lease_waits"].as_u64().is_some_and(|waits| waits >= 4), "{of}");
