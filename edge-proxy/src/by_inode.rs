@@ -137,7 +137,8 @@ pub async fn open(
     let (parts, rings) = outside.own_parts(config, identity).await?;
     let number = Volume::join_by_inode(&parts, &config.volume.edge_name).await;
     let number = number.map_err(not_shared)?;
-    let opened = Volume::open_by_inode(parts.clone(), config.volume_config()?, number).await;
+    let opening = Volume::open_by_inode(parts.clone(), config.volume_config()?, number);
+    let opened = Box::pin(opening).await;
     let (volume, MemberStartReport { recovery, salvage }) = opened.map_err(not_started)?;
     tracing::info!(
         ?recovery,

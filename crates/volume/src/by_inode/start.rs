@@ -127,7 +127,8 @@ impl Volume {
                 number,
                 writer: starting.incarnation,
             };
-            match opening.run(local, &starting).await {
+            // On the heap, as are the steps of it that are large: an unoptimised build has no stack for all of them in each other.
+            match Box::pin(opening.run(local, &starting)).await {
                 Ok((inner, report)) => {
                     let content: Arc<dyn Content> = Arc::new(Shared(Arc::downgrade(&inner)));
                     *found = Some((inner, report));
@@ -141,7 +142,8 @@ impl Volume {
             }
         };
         let (anchor, env) = (parts.anchor.clone(), parts.env.clone());
-        let started = Member::start_with(anchor, env, parts.volume, beginning, open).await;
+        let starting = Member::start_with(anchor, env, parts.volume, beginning, open);
+        let started = Box::pin(starting).await;
         let (member, retained) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -162,7 +164,7 @@ impl Volume {
         }
         // Before that root says so, the next start would not know that what this one journals is its own.
         if (retained.is_some() || is_given_up)
-            && let Err(error) = end_judgement(&inner, &member).await
+            && let Err(error) = Box::pin(end_judgement(&inner, &member)).await
         {
             inner.journal.close().await;
             return Err(error.into());
@@ -326,7 +328,7 @@ impl Opening {
                     inode_map: newest.checkpoint.inode_map,
                     orphan_pointers: &loaded.orphan_pointers,
                 };
-                judging.judge(&retained.root, root).await?
+                Box::pin(judging.judge(&retained.root, root)).await?
             }
         };
         let journal_config = JournalConfig {
@@ -360,9 +362,8 @@ impl Opening {
             is_broken: retained.is_some() || starting.given_up_at_ms.is_some(),
             judged,
         };
-        let opened = self
-            .replay(local, (newest, loaded.state), objects, adopted, replaying)
-            .await;
+        let opening = self.replay(local, (newest, loaded.state), objects, adopted, replaying);
+        let opened = Box::pin(opening).await;
         if opened.is_err() {
             journal.close().await;
         }
