@@ -182,6 +182,7 @@ fn a_member_that_adopts_only_what_it_is_asked_for_is_noticed() {
 fn reads_only() {
     with_two(13, |env, [first, second], world| async move {
         let own = create(&second, second.root(), "own").await;
+        write(&second, own, 0, vec![1; 10]).await;
         second.sync().await.expect("published");
         let file = create(&first, first.root(), "file").await;
         write(&first, file, 0, vec![1; 50_000]).await;

@@ -13,6 +13,7 @@ use firn_env::{
     mutants::planting,
     sim::{Seeded, Simulation},
 };
+use firn_leases::Member;
 use firn_vfs::{FileHandle, Vfs};
 use firn_volume::{MemberStartError, Parts, Volume, VolumeError};
 use std::{sync::Arc, time::Duration};
@@ -24,6 +25,13 @@ fn content(times: u64) -> Vec<u8> {
     let mut content = vec![0; FILE_BYTES];
     Seeded::new(times, 0).fill(&mut content);
     content
+}
+
+/// Has a member be there that went away while nobody asked anything of it.
+async fn is_back(member: Arc<Member>) {
+    if member.is_away().await {
+        member.come_back().await.expect("it comes back");
+    }
 }
 
 async fn has(volume: &Volume, name: &str) -> Vec<u8> {
@@ -105,6 +113,7 @@ fn one_of_two_is_given_up() {
     let giving = second.clone();
     let ran = simulation.run(async move {
         let member = giving.member_by_inode().expect("a member");
+        is_back(member.clone()).await;
         let given_up = member.give_up(first_number).await.expect("it answers");
         assert!(given_up, "it is retained");
         assert!(!member.give_up(first_number).await.expect("it answers"), "once");
@@ -135,6 +144,7 @@ fn one_of_two_is_given_up() {
     let ran = simulation.run(async move {
         let volume = comes_back(&parts, first_number).await;
         volume.sync().await.expect("published");
+        is_back(second.member_by_inode().expect("a member")).await;
         second.catch_up().await.expect("the root is read");
         for name in ["a", "b", "c"] {
             assert!(has(&volume, name).await == content(4), "{name}");
