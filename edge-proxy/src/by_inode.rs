@@ -347,17 +347,17 @@ mod tests {
     fn what_such_a_volume_cannot_have_yet_is_named() {
         let text = |sections: &str| {
             format!(
-                "[volume]\nstore = \"file:/s\"\nanchor = \"redb:/t\"\nstate_directory = \"/state\"\nshared = true\nleases = \
+                "[volume]\nstore = \"file:///srv/store\"\nanchor = \"redb:/srv/table\"\nstate_directory = \"/state\"\nshared = true\nleases = \
                  \"inode\"\n{sections}"
             )
         };
         let export = "[[export]]\npath = \"/\"\nclients = [\"10.0.0.0/8\"]\n";
-        assert!(EdgeConfig::parse(&text(export)).is_ok());
+        assert_eq!(EdgeConfig::parse(&text(export)).map(drop), Ok(()));
         for (sections, named) in [
             ("[[mount]]\npath = \"/m\"\n", "[[mount]]: with volume.leases"),
             ("[snapshots]\nevery = \"1 h\"\n", "[snapshots]: every"),
         ] {
-            let refused = EdgeConfig::parse(&text(sections)).map(drop);
+            let refused = EdgeConfig::parse(&text(&format!("{export}{sections}"))).map(drop);
             assert!(
                 refused.as_ref().is_err_and(|why| why.contains(named)),
                 "{refused:?}"

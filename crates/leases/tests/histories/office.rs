@@ -190,7 +190,7 @@ impl Office {
 
     pub(crate) async fn serve(&self, member: &Member, files: &Arc<Files>, left: &mut u64) -> End {
         let acting = Box::pin(async {
-            while *left > 0 && lock(&self.world).violation.is_none() {
+            while *left > 0 && !lock(&self.world).is_violated() {
                 *left -= 1;
                 if let Some(end) = self.act(member, files).await {
                     return end;
@@ -365,7 +365,7 @@ impl Office {
     pub(crate) async fn finish(&self, member: &Member, files: &Arc<Files>) -> End {
         self.client.set_outage(false);
         self.client.set_rates(FaultRates::default());
-        loop {
+        while !lock(&self.world).is_violated() {
             let done = match self
                 .operate(member, files, &self.inodes, Duration::from_secs(1200))
                 .await
@@ -384,7 +384,7 @@ impl Office {
             }
             self.env.sleep(Duration::from_secs(1)).await;
         }
-        loop {
+        while !lock(&self.world).is_violated() {
             match member.leave().await {
                 Ok(true) => return End::Done,
                 Ok(false) => {}
@@ -393,5 +393,6 @@ impl Office {
             }
             self.env.sleep(Duration::from_secs(1)).await;
         }
+        End::Done
     }
 }

@@ -43,6 +43,11 @@ impl World {
         self.violation.get_or_insert(what.into());
     }
 
+    /// What is wrong is told by then; a history that went on could do so without end.
+    pub(crate) fn is_violated(&self) -> bool {
+        self.violation.is_some()
+    }
+
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }

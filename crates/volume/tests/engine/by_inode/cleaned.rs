@@ -12,7 +12,8 @@ use firn_format::{SegmentId, WriterId};
 use firn_table::FaultRates;
 use firn_vfs::Vfs;
 use firn_volume::ByInodeVfs;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use futures::future::{Either, select};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -192,14 +193,23 @@ fn reads_only() {
         assert_eq!(seen.size_bytes, 50_000);
         write(&first, file, 0, vec![2; 60_000]).await;
         first.sync().await.expect("published");
-        // As long as a cleaner waits that nobody told otherwise; clients read what the office holds, so that it stays.
+        // As long as a cleaner waits that nobody told otherwise, and while it works; clients read what the office holds, so that it stays.
         let clients = ByInodeVfs::new(second.clone(), Duration::ZERO);
-        let until = env.now().after(Limits::default().grace / 2);
-        while env.now() < until {
-            Vfs::attributes(&clients, own).await.expect("it is there");
-            env.sleep(Duration::from_secs(100)).await;
-        }
-        let reports = clean(&world, &env).await;
+        let cleaning = async {
+            env.sleep(Limits::default().grace / 2).await;
+            clean(&world, &env).await
+        };
+        let asking = async {
+            loop {
+                Vfs::attributes(&clients, own).await.expect("it is there");
+                env.sleep(Duration::from_secs(100)).await;
+            }
+        };
+        let (cleaning, asking) = (pin!(cleaning), pin!(asking));
+        let reports = match select(cleaning, asking).await {
+            Either::Left((reports, _)) => reports,
+            Either::Right((never, _)) => never,
+        };
         assert!(sum(&reports, |report| report.deleted_segments) > 0, "{reports:?}");
         let content = read(&second, file, 0, 60_000).await.expect("it is read");
         assert_eq!(content, vec![2; 60_000]);
