@@ -19,6 +19,7 @@ mod log_limiter;
 pub mod mutants;
 mod network;
 mod operation;
+mod queue_depth;
 mod random;
 #[cfg(target_os = "linux")]
 mod real;
@@ -38,6 +39,7 @@ pub use fault::{FaultAction, FaultPoints};
 pub use log_limiter::LogLimiter;
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use operation::{Operation, Wait, Waiting};
+pub use queue_depth::{QueueDepth, RequestInFlight, RequestSource};
 pub use random::Random;
 // What stores anything runs on Linux. Elsewhere there is the seam alone, for the libraries that the command line tool shares.
 #[cfg(target_os = "linux")]
@@ -55,6 +57,7 @@ pub const ESSENTIAL_PANICKED: i32 = 101;
 #[derive(Clone)]
 pub struct Env {
     parts: Arc<Parts>,
+    queue_depth: Arc<QueueDepth>,
 }
 
 /// The replaceable parts of an [`Env`].
@@ -77,8 +80,14 @@ pub struct Parts {
 impl Env {
     /// Assembles an environment from its parts.
     pub fn new(parts: Parts) -> Self {
+        Self::with_queue_depth(parts, Arc::default())
+    }
+
+    /// The same, where a part looks at how many requests are in flight.
+    fn with_queue_depth(parts: Parts, queue_depth: Arc<QueueDepth>) -> Self {
         Self {
             parts: Arc::new(parts),
+            queue_depth,
         }
     }
 
@@ -182,6 +191,11 @@ impl Env {
         &self.parts.disk
     }
 
+    /// The requests in flight: whoever serves any notes them here.
+    pub fn queue_depth(&self) -> &Arc<QueueDepth> {
+        &self.queue_depth
+    }
+
     /// The network.
     pub fn network(&self) -> &Arc<dyn Network> {
         &self.parts.network
@@ -214,7 +228,7 @@ impl Env {
     /// The same environment with another disk, such as a subdirectory of this one.
     #[must_use]
     pub fn with_disk(&self, disk: Arc<dyn Disk>) -> Self {
-        Self::new(Parts {
+        let parts = Parts {
             clock: self.parts.clock.clone(),
             random: self.parts.random.clone(),
             tasks: self.parts.tasks.clone(),
@@ -222,6 +236,7 @@ impl Env {
             network: self.parts.network.clone(),
             #[cfg(feature = "testing")]
             faults: self.parts.faults.clone(),
-        })
+        };
+        Self::with_queue_depth(parts, self.queue_depth.clone())
     }
 }

@@ -12,7 +12,7 @@ mod tests;
 pub use disk::RealDisk;
 
 use crate::{
-    Clock, Env, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
+    Clock, Env, Listener, Monotonic, Network, Parts, QueueDepth, Random, Tasks, WallTime,
     network::{ByteStream, DatagramSocket},
 };
 use async_trait::async_trait;
@@ -32,17 +32,19 @@ use std::{
 /// # Errors
 /// If `directory` cannot be opened.
 pub fn real(directory: &Path) -> Result<Env, crate::DiskError> {
-    Ok(Env::new(Parts {
+    let queue_depth = Arc::new(QueueDepth::default());
+    let parts = Parts {
         clock: Arc::new(RealClock {
             start: Instant::now(),
         }),
         random: Arc::new(SystemRandom),
         tasks: Arc::new(TokioTasks),
-        disk: Arc::new(RealDisk::open(directory)?),
+        disk: Arc::new(RealDisk::open(directory)?.serving(&queue_depth)),
         network: Arc::new(TcpNetwork),
         #[cfg(feature = "testing")]
         faults: Arc::default(),
-    }))
+    };
+    Ok(Env::with_queue_depth(parts, queue_depth))
 }
 
 struct RealClock {

@@ -17,7 +17,7 @@ use crate::{
     traffic::{Traffic, TrafficCounts},
 };
 use bytes::Bytes;
-use firn_env::{Calls, Env, Monotonic};
+use firn_env::{Calls, Env, Monotonic, RequestInFlight, RequestSource};
 use futures::{
     FutureExt,
     future::{BoxFuture, Either, select},
@@ -60,6 +60,8 @@ pub(crate) struct Connection {
     operations: Operations,
     waiting: Mutex<HashMap<u64, Arc<Interrupted>>>,
     in_flight: AtomicUsize,
+    /// Of all requests of this mount.
+    source: RequestSource,
     finished: Notify,
     traffic: Traffic,
 }
@@ -82,6 +84,7 @@ struct InFlight<'a> {
     connection: &'a Connection,
     unique: u64,
     counts: bool,
+    _of_process: Option<RequestInFlight>,
 }
 
 impl Drop for InFlight<'_> {
@@ -106,6 +109,7 @@ impl Connection {
             operations,
             waiting: Mutex::default(),
             in_flight: AtomicUsize::new(0),
+            source: env.queue_depth().source(),
             finished: Notify::new(),
             traffic: Traffic::default(),
         })
@@ -242,12 +246,14 @@ impl Connection {
                 } else {
                     Size::Small
                 };
+                let of_process = counts.then(|| self.source.request());
                 let connection = self.clone();
                 let call = async move {
                     let _in_flight = InFlight {
                         connection: &connection,
                         unique: header.unique,
                         counts,
+                        _of_process: of_process,
                     };
                     connection
                         .carry_out((&header, began), operation, &interrupted)

@@ -8,7 +8,9 @@ mod read;
 mod tests;
 
 use super::wall_time;
-use crate::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
+use crate::{
+    DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode, QueueDepth,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
@@ -25,13 +27,14 @@ use std::{
 };
 
 use direct::Direct;
-use pace::Pace;
+use pace::{Pace, WhoWaits};
 use read::Cached;
 
 /// Plain files under one directory.
 pub struct RealDisk {
     root: PathBuf,
     paces: Arc<Paces>,
+    depth: Arc<QueueDepth>,
 }
 
 /// How fast the disk has lately been.
@@ -59,12 +62,21 @@ impl RealDisk {
             Ok(metadata) if metadata.is_dir() => Ok(Self {
                 root: root.to_owned(),
                 paces: Arc::default(),
+                depth: Arc::default(),
             }),
             Ok(_) => Err(DiskError::Io {
                 path,
                 message: "not a directory".into(),
             }),
             Err(error) => Err(describe(&path, &error)),
+        }
+    }
+
+    /// The same disk, where the requests that it is needed for are known.
+    pub(super) fn serving(self, depth: &Arc<QueueDepth>) -> Self {
+        Self {
+            depth: depth.clone(),
+            ..self
         }
     }
 
@@ -128,14 +140,7 @@ impl Disk for RealDisk {
                 options.open(full)
             })
             .await?;
-        Ok(Arc::new(RealFile {
-            path: path.to_owned(),
-            file: Arc::new(file),
-            direct: Arc::default(),
-            paces: self.paces.clone(),
-            unsynced_bytes: AtomicUsize::new(0),
-            is_cache_silent: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(RealFile::new(self, path, file)))
     }
 
     async fn create_directory(&self, path: &str) -> Result<(), DiskError> {
@@ -262,6 +267,7 @@ struct RealFile {
     file: Arc<File>,
     direct: Arc<Direct>,
     paces: Arc<Paces>,
+    depth: Arc<QueueDepth>,
     /// Written since the last sync began, about: what the next one has to wait for.
     unsynced_bytes: AtomicUsize,
     /// The file system has said that it does not tell what its page cache holds: a buffer for the question costs as much as the read.
@@ -269,6 +275,18 @@ struct RealFile {
 }
 
 impl RealFile {
+    fn new(disk: &RealDisk, path: &str, file: File) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: Arc::new(file),
+            direct: Arc::default(),
+            paces: disk.paces.clone(),
+            depth: disk.depth.clone(),
+            unsynced_bytes: AtomicUsize::new(0),
+            is_cache_silent: AtomicBool::new(false),
+        }
+    }
+
     /// What the page cache has of a range.
     fn cached(&self, offset: u64, lengths: &[usize]) -> Cached {
         if self.is_cache_silent.load(Relaxed) {
@@ -291,6 +309,14 @@ impl RealFile {
 }
 
 impl RealFile {
+    /// Who waits for a record of a journal, or what is like it. Other calls may be made beside the request, which they would hold up.
+    fn who_waits(&self) -> WhoWaits {
+        match self.depth.is_one() {
+            true => WhoWaits::One,
+            false => WhoWaits::Others,
+        }
+    }
+
     /// A call that writes `bytes`: in place while such calls are short, else on a thread of its own.
     async fn paced<T: Send + 'static>(
         &self,
@@ -298,7 +324,18 @@ impl RealFile {
         bytes: usize,
         work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
     ) -> Result<T, DiskError> {
-        if pace(&self.paces).is_short(bytes) {
+        self.paced_for(WhoWaits::Others, pace, bytes, work).await
+    }
+
+    /// The same, where it is known who waits while it is made in place.
+    async fn paced_for<T: Send + 'static>(
+        &self,
+        who_waits: WhoWaits,
+        pace: fn(&Paces) -> &Pace,
+        bytes: usize,
+        work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        if pace(&self.paces).is_short(bytes, who_waits) {
             return pace(&self.paces)
                 .measure(bytes, || work(&self.file))
                 .map_err(|error| describe(&self.path, &error));
@@ -363,7 +400,10 @@ impl DiskFile for RealFile {
             Ok((written, synced))
         };
         let (written, synced) = match bytes < direct::LEAST_BYTES {
-            true => self.paced(|paces| &paces.syncs, bytes, both).await?,
+            true => {
+                self.paced_for(self.who_waits(), |paces| &paces.syncs, bytes, both)
+                    .await?
+            }
             false => self.run(both).await?,
         };
         written.map_err(|error| describe(&path, &error))?;

@@ -7,6 +7,7 @@
 
 mod durability;
 mod files;
+mod queue_depth;
 mod sharing;
 mod space;
 mod stalls;

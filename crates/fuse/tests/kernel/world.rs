@@ -1,6 +1,7 @@
 //! A mounted model, and another protocol's way to it.
 
 use bytes::Bytes;
+use firn_env::Env;
 use firn_fuse::{Mount, MountOptions};
 use firn_session::{
     AnnouncingVfs, ByteRange, Changes, LockClient, LockLimits, LockOwner, LockProtocol, LockRequest,
@@ -17,6 +18,8 @@ use std::{
 /// A mounted model, and another protocol's way to it.
 pub struct World {
     pub runtime: tokio::runtime::Runtime,
+    /// The mount's.
+    pub env: Env,
     pub directory: tempfile::TempDir,
     pub model: Arc<MemoryVfs>,
     /// As NFS sees it.
@@ -87,6 +90,7 @@ pub fn world_over(case_index: bool, mounted: impl FnOnce(Arc<MemoryVfs>) -> Arc<
         locks,
         mount: Some(mount),
         directory,
+        env,
         runtime,
     })
 }

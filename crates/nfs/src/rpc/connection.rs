@@ -26,7 +26,7 @@ use super::{
 };
 use crate::xdr::Encoder;
 use bytes::Bytes;
-use firn_env::{ByteStream, Calls, Env, InFlight, Monotonic, Place};
+use firn_env::{ByteStream, Calls, Env, InFlight, Monotonic, Place, RequestInFlight};
 use futures::{FutureExt, future, pin_mut};
 use std::{io::IoSlice, sync::Arc, time::Duration};
 use tokio::{
@@ -79,7 +79,7 @@ struct Held {
     _slot: OwnedSemaphorePermit,
     _request: (RecordCharge, Option<Charge>),
     _reply: Charge,
-    _in_flight: InFlight,
+    _in_flight: (InFlight, RequestInFlight),
 }
 
 /// The receiving side.
@@ -235,11 +235,12 @@ async fn read_calls(
     } = accepting;
     let replies = allowance.replies.share(peer.address, allowance.record_bytes);
     let mut calls = Calls::new(env, "rpc calls");
+    let source = env.queue_depth().source();
     let mut next = Some(first);
     while let Some(message) = next.take() {
         let now = env.now();
         activity.call(now);
-        let in_flight = place.request(now);
+        let in_flight = (place.request(now), source.request());
         let slot = calls.beside(slots.clone().acquire_owned()).await;
         let slot = slot.expect("slots are never closed");
         let received = std::mem::take(&mut incoming.charge);

@@ -8,7 +8,7 @@ use super::{
     dispatch::{Accepted, AcceptedCall, refusal},
 };
 use bytes::Bytes;
-use firn_env::{DatagramSocket, Env, LogLimiter};
+use firn_env::{DatagramSocket, Env, LogLimiter, RequestInFlight};
 use futures::{FutureExt, future, pin_mut};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -47,6 +47,7 @@ pub(super) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let slots = Arc::new(Semaphore::new(CALLS));
+    let source = env.queue_depth().source();
     let mut buffer = vec![0; RECEIVE_BYTES];
     loop {
         let slot = slots
@@ -93,7 +94,7 @@ pub(super) async fn serve(
             Accepted::NotACall => {}
             Accepted::Answered(reply) => caller.send(reply.into_bytes()).await,
             Accepted::Call(call) => {
-                let mut answer = Box::pin(answer(env.clone(), call, caller, slot));
+                let mut answer = Box::pin(answer(env.clone(), call, caller, (slot, source.request())));
                 if answer.as_mut().now_or_never().is_none() {
                     drop(env.spawn("rpc datagram call", answer));
                 }
@@ -104,11 +105,11 @@ pub(super) async fn serve(
     let _ = slots.acquire_many(CALLS as u32).await;
 }
 
-async fn answer(env: Env, call: AcceptedCall, caller: Caller, slot: OwnedSemaphorePermit) {
+async fn answer(env: Env, call: AcceptedCall, caller: Caller, held: (OwnedSemaphorePermit, RequestInFlight)) {
     if let Some(reply) = call.execute(&env).await {
         caller.send(reply.into_bytes()).await;
     }
-    drop(slot);
+    drop(held);
 }
 
 impl Caller {

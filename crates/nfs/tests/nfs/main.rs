@@ -21,6 +21,7 @@ mod malformed;
 mod mounting;
 mod names;
 mod procedures;
+mod queue_depth;
 mod retransmission;
 mod served;
 mod xdr;

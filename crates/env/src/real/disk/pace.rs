@@ -4,7 +4,7 @@
 //! and back costs two wake-ups, 50 to 100 µs on a small machine: as much again. So while syncs are short they are made on the
 //! caller's thread, where they hold up other tasks for no longer than sealing a block does. The first long one sends those
 //! after it to threads, until they have been short again for a while. A disk that stalls now and then holds up one thread of
-//! the executor, once.
+//! the executor, once. Where there is nobody to hold up, at queue depth 1, syncs of a few times that length are short, too.
 
 use std::{
     io,
@@ -15,11 +15,23 @@ use std::{
 /// Below this mean a sync counts as short: a tenth of the time slice that an operating system gives a thread.
 const SHORT: Duration = Duration::from_micros(400);
 
+/// Below this mean a sync counts as short where only the one who asked for it waits (decision 0228).
+const SHORT_FOR_ONE: Duration = Duration::from_micros(1500);
+
 /// What is written with a sync in place at most; more is work for another thread, however fast the device.
 const SHORT_BYTES: usize = 128 << 10;
 
 /// A sync of this length or more ends doing it in place at once.
 const LONG: Duration = Duration::from_millis(2);
+
+/// Who waits while a call is made in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhoWaits {
+    /// Only the one whose request needs the call, as far as is known.
+    One,
+    /// Perhaps others, too.
+    Others,
+}
 
 /// A moving mean of the lengths of syncs, or of writes, of all files of a disk.
 pub(super) struct Pace {
@@ -37,8 +49,12 @@ impl Default for Pace {
 
 impl Pace {
     /// Whether a call that writes and syncs so many bytes is expected to be short.
-    pub(super) fn is_short(&self, bytes: usize) -> bool {
-        bytes <= SHORT_BYTES && self.mean_ns.load(Relaxed) <= SHORT.as_nanos() as u64
+    pub(super) fn is_short(&self, bytes: usize, who_waits: WhoWaits) -> bool {
+        let short = match who_waits {
+            WhoWaits::One => SHORT_FOR_ONE,
+            WhoWaits::Others => SHORT,
+        };
+        bytes <= SHORT_BYTES && self.mean_ns.load(Relaxed) <= short.as_nanos() as u64
     }
 
     /// Makes the call and takes note of its length, if it says something about small ones.
@@ -71,7 +87,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONG, Pace, SHORT, SHORT_BYTES};
+    use super::{LONG, Pace, SHORT, SHORT_BYTES, SHORT_FOR_ONE, WhoWaits};
     use std::time::Duration;
 
     fn noted(pace: &Pace, took: Duration, times: usize) {
@@ -83,12 +99,12 @@ mod tests {
     #[test]
     fn a_device_proves_itself_before_it_is_waited_for_in_place() {
         let pace = Pace::default();
-        assert!(!pace.is_short(1));
+        assert!(!pace.is_short(1, WhoWaits::Others));
         noted(&pace, SHORT / 4, 3);
-        assert!(!pace.is_short(1));
+        assert!(!pace.is_short(1, WhoWaits::Others));
         noted(&pace, SHORT / 4, 30);
-        assert!(pace.is_short(SHORT_BYTES));
-        assert!(!pace.is_short(SHORT_BYTES + 1));
+        assert!(pace.is_short(SHORT_BYTES, WhoWaits::Others));
+        assert!(!pace.is_short(SHORT_BYTES + 1, WhoWaits::One));
     }
 
     #[test]
@@ -96,19 +112,30 @@ mod tests {
         let pace = Pace::default();
         noted(&pace, SHORT / 4, 40);
         pace.note(LONG * 10);
-        assert!(!pace.is_short(1));
+        assert!(!pace.is_short(1, WhoWaits::Others));
         noted(&pace, SHORT / 4, 10);
-        assert!(!pace.is_short(1));
+        assert!(!pace.is_short(1, WhoWaits::Others));
         noted(&pace, SHORT / 4, 60);
-        assert!(pace.is_short(1));
+        assert!(pace.is_short(1, WhoWaits::Others));
+    }
+
+    #[test]
+    fn a_device_that_is_not_quite_fast_is_waited_for_in_place_by_one_alone() {
+        let pace = Pace::default();
+        noted(&pace, SHORT * 2, 1000);
+        assert!(!pace.is_short(1, WhoWaits::Others));
+        assert!(pace.is_short(1, WhoWaits::One));
+        assert!(pace.is_short(SHORT_BYTES, WhoWaits::One));
+        pace.note(LONG);
+        assert!(!pace.is_short(1, WhoWaits::One), "one was long a moment ago");
     }
 
     #[test]
     fn a_device_that_is_slow_is_never_waited_for_in_place() {
         let pace = Pace::default();
-        noted(&pace, SHORT * 2, 1000);
-        assert!(!pace.is_short(1));
+        noted(&pace, SHORT_FOR_ONE * 5 / 4, 1000);
+        assert!(!pace.is_short(1, WhoWaits::One));
         noted(&pace, Duration::MAX, 3);
-        assert!(!pace.is_short(1));
+        assert!(!pace.is_short(1, WhoWaits::One));
     }
 }

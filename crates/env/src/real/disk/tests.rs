@@ -1,6 +1,8 @@
 //! The real disk against a plain vector: what was written is what is read, whichever way a sync was made.
 
-use super::RealDisk;
+mod queue_depth;
+
+use super::{RealDisk, pace::WhoWaits};
 use crate::{Disk, DiskError, DiskFile, OpenMode};
 use bytes::Bytes;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -29,9 +31,9 @@ impl Drop for Directory {
 /// Makes the disk believe that its writes and syncs are short, so that the next small one is made in place; or long.
 fn believe(disk: &RealDisk, short: bool) {
     tell(disk, short);
-    assert_eq!(disk.paces.syncs.is_short(1), short);
-    assert_eq!(disk.paces.writes.is_short(1), short);
-    assert_eq!(disk.paces.flushes.is_short(1), short);
+    assert_eq!(disk.paces.syncs.is_short(1, WhoWaits::Others), short);
+    assert_eq!(disk.paces.writes.is_short(1, WhoWaits::Others), short);
+    assert_eq!(disk.paces.flushes.is_short(1, WhoWaits::Others), short);
 }
 
 fn tell(disk: &RealDisk, short: bool) {
