@@ -17,7 +17,8 @@ use crate::{
 use firn_anchor::AnchorError;
 use firn_quantity::Span;
 use firn_volume::{
-    ByInodeStatus, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume, VolumeError,
+    ByInodeStatus, FormatOptions, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume,
+    VolumeError,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use std::time::Duration;
 const PATHS_SHOWN: usize = 20;
 
 /// By what members of a shared volume keep each other from changing the same.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WrittenLeases {
     /// One has the whole volume at a time.
@@ -101,6 +102,27 @@ pub fn check(config: &Config) -> Result<(), String> {
     }
 }
 
+/// Holds what a command that makes a volume says against the configuration: what such a volume cannot have is refused before anything is made.
+///
+/// # Errors
+/// [`Failure`]: they say different things, or the volume is to have what such a volume cannot.
+pub fn check_making(config: &Config, options: &FormatOptions) -> Result<(), Failure> {
+    match (options.by_inode, config.volume.by_inode.is_some()) {
+        (true, true) if options.manifest => Err(Failure::usage(
+            "--manifest: a volume of --leases inode cannot have one yet; nothing was made. Leave one of the two out",
+        )),
+        (true, true) | (false, false) => Ok(()),
+        (true, false) => Err(Failure::usage(
+            "--leases inode: [volume] in the configuration does not say so; nothing was made. It has to have `shared = true` and `leases = \"inode\"`, here and \
+             in each office that is to write the volume",
+        )),
+        (false, true) => Err(Failure::usage(
+            "[volume] says `leases = \"inode\"`, and the volume would not be made so; nothing was made. Whether many write a volume at the same moment is decided \
+             when it is made, for ever: say --leases inode, or leave `leases` out of the configuration",
+        )),
+    }
+}
+
 /// Opens the volume as the member of this state directory, which joins the first time.
 ///
 /// # Errors
@@ -167,8 +189,8 @@ pub struct ByInode {
 fn not_shared(error: VolumeError) -> Failure {
     match error {
         VolumeError::Anchor(AnchorError::NotSharedByInode { .. }) => Failure::usage(
-            "volume.leases: \"inode\": the volume is not one that many write at the same moment, which is decided when a volume is made, and cannot be asked for \
-             yet. Nothing was changed: leave `leases` out",
+            "volume.leases: \"inode\": the volume is not one that many write at the same moment, which is decided when a volume is made (--leases inode). Nothing was \
+             changed: leave `leases` out",
         ),
         error => error.into(),
     }

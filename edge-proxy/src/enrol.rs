@@ -15,6 +15,7 @@
 //! ends the command, and nothing is changed. A service that does not answer ends nothing: the bucket has the last ring.
 
 use crate::{
+    by_inode,
     config::Config,
     failure::Failure,
     identity::Identity,
@@ -206,19 +207,27 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
             Err(error) => return Err(error.into()),
         }
     }
-    let is_there = match anchor.load(identity.volume).await {
-        Ok((tuple, _)) => tuple.root.is_some(),
-        Err(AnchorError::NoSuchVolume { .. } | AnchorError::NoSuchFamily { .. }) => false,
+    let found = match anchor.load(identity.volume).await {
+        Ok((tuple, _)) => Some(tuple),
+        Err(AnchorError::NoSuchVolume { .. } | AnchorError::NoSuchFamily { .. }) => None,
         Err(error) => return Err(error.into()),
     };
+    let is_there = found.as_ref().is_some_and(|tuple| tuple.root.is_some());
     if !is_there && !may_make {
         return Err(Failure::usage(
             "the volume is another's, to be followed or shared, and no edge has made it yet; nothing was changed. Start the edge that owns it first",
         ));
     }
-    if !is_there {
+    if may_make && (!is_there || options.by_inode) {
+        by_inode::check_making(config, &options)?;
         let parts = outside.parts(identity.family, identity.volume, keys);
-        Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
+        match is_there {
+            false => {
+                Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
+            }
+            // Made so already, or by a try that was cut off; one that somebody has written is refused.
+            true => Volume::mark_by_inode(&parts).await?,
+        }
     }
     rings::save(&config.volume.state_directory, &ring)?;
     identity.create(&config.volume.state_directory)?;

@@ -1,6 +1,6 @@
 //! Making a volume, and taking one over.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, rings};
+use crate::{by_inode, config::Config, failure::Failure, identity::Identity, parts::Outside, rings};
 use firn_env::println;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase};
@@ -23,6 +23,7 @@ pub async fn format(
     phrase_file: Option<&Path>,
     options: FormatOptions,
 ) -> Result<(), Failure> {
+    by_inode::check_making(config, &options)?;
     let directory = &config.volume.state_directory;
     if Identity::exists(directory) {
         return Err(Failure::usage(format!(

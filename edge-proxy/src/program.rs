@@ -1,9 +1,9 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, id,
-    join, locks, manifest, members, mount, parts::Outside, recover, rekey, repair, run, smb, snapshots,
-    upgrade,
+    accept_rollback, admin, allocator, audit, by_inode::WrittenLeases, check, commands, config, enrol,
+    failure::Failure, format, id, join, locks, manifest, members, mount, parts::Outside, recover, rekey,
+    repair, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -41,6 +41,10 @@ enum Command {
         /// release before this one stop at such a volume: upgrade them first.
         #[arg(long)]
         manifest: bool,
+        /// With `inode` several offices write the volume at the same moment, each what it holds by a lease: from its making on, for ever. The configuration says the same
+        /// (`shared = true`, `leases = "inode"`), in each office.
+        #[arg(long, value_name = "BY", value_enum)]
+        leases: Option<WrittenLeases>,
     },
     /// Takes up the service's keys: after `firn edge join` into this state directory, and `firn edge approve`. Makes the volume
     /// if this is its first edge.
@@ -54,6 +58,9 @@ enum Command {
         /// The volume, if it is made, says which segments must exist; see `format`.
         #[arg(long)]
         manifest: bool,
+        /// The volume, if it is made, is written by several offices at the same moment; see `format`.
+        #[arg(long, value_name = "BY", value_enum)]
+        leases: Option<WrittenLeases>,
     },
     /// Serves the volume until SIGTERM.
     Run {
@@ -168,8 +175,6 @@ enum Command {
         output: commands::Output,
     },
     /// Lists the offices that write the volume at the same moment (`leases = "inode"`), and how each stands. Asks the anchor, so no edge has to run here.
-    // Shown once a command makes such volumes (decision 0231).
-    #[command(hide = true)]
     Members {
         /// As a table or as JSON.
         #[arg(long, value_enum, default_value = "text")]
@@ -346,10 +351,12 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             phrase_file,
             root_mode,
             manifest,
+            leases,
         } => {
             let options = FormatOptions {
                 root_mode,
                 manifest,
+                by_inode: leases == Some(WrittenLeases::Inode),
                 ..FormatOptions::default()
             };
             format::format(&config, phrase_file.as_deref(), options).await
@@ -358,11 +365,13 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             wait,
             root_mode,
             manifest,
+            leases,
         } => {
             let outside = Outside::open(&config).await?;
             let options = FormatOptions {
                 root_mode,
                 manifest,
+                by_inode: leases == Some(WrittenLeases::Inode),
                 ..FormatOptions::default()
             };
             let enrolled = match wait {

@@ -52,6 +52,10 @@ pub const MAX_LEASES: usize = 512;
 /// cycle.
 pub const SHAPE_LEASE: u64 = 4;
 
+/// The lease of a number that is no inode: the turn to commit, which who lost to faster members takes, and which all others wait for once they know of it. Nothing rests on it
+/// but that everybody's commits come about.
+pub const COMMIT_LEASE: u64 = 5;
+
 /// Aligned numbers of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseRange {

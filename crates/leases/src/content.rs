@@ -30,7 +30,8 @@ pub enum Build {
     },
 }
 
-/// A file system, as far as its member needs it. Calls come one at a time, except [`Self::is_published`].
+/// A file system, as far as its member needs it. Calls come one at a time, except [`Self::is_published`] at any time, and [`Self::adopt`] while something is built: that is dropped then,
+/// and what waits for it waits until it is.
 #[async_trait]
 pub trait Content: Send + Sync {
     /// Takes a newer root into memory: what was changed here and is not known to be published stays, everything else that differs is dropped.

@@ -17,9 +17,9 @@
 //! - **S3** what is done under a lease sees all that was acknowledged as committed before;
 //! - **S4** no two members commit changes of one inode that were made from the same state.
 //!
-//! **No command makes such a volume yet** (decision 0231). `tests/histories` holds these four against random histories of two to five members, with a content that is a list of
+//! `tests/histories` holds these four against random histories of two to five members, with a content that is a list of
 //! operations for each inode, and requires that each rule which is left out is noticed. Ranges wider than one inode are taken and wanted of arenas that are half full.
-//! Not here yet: locks, and the order in which members that lost several commits let each other go first.
+//! Not here yet: locks.
 
 mod content;
 mod error;

@@ -8,12 +8,14 @@
 //! | leave, come back | away with everything published; present, then the arenas, then the root |
 //!
 //! **One change of the member is under way at a time** (the anchor's rule), which the lock of [`Own`] makes so; a root is read under it as well, so that none
-//! is adopted whose read began before an own commit. What is asked for each change and read, [`LeaseTable`] and [`Validity`], needs only a short lock.
+//! is adopted whose read began before an own commit. What is built is uploaded beside it: reads of the root and leases wait for no upload. A newer root that they adopt
+//! ends one that could not be committed any more ([`commit_lease`] sees to it that each is in the end). What is asked for each change and read, [`LeaseTable`] and [`Validity`], needs only a short lock.
 //!
 //! **What is in doubt is fenced before anything else** ([`settle`](Member::settle)): a commit, a gift or a departure whose answer did not come is noted before it
 //! is sent, so that also who drops the call in between leaves the note.
 
 mod changes;
+mod commit_lease;
 mod publishing;
 
 use crate::{Content, LeaseTable, MemberError, validity::Validity};
@@ -73,6 +75,10 @@ pub struct Member {
     incarnation: WriterId,
     content: Arc<dyn Content>,
     own: tokio::sync::Mutex<Own>,
+    /// Who has this publishes; taken before `own`, and kept while what is built is uploaded, which `own` is not.
+    publisher: tokio::sync::Mutex<()>,
+    /// A newer root is about to be adopted: what is being built on the one before is given up.
+    moved: tokio::sync::Notify,
     table: Mutex<LeaseTable>,
     validity: Mutex<Validity>,
     /// Whether another was broken when this one started, and has not come back: what was taken from that one is not known.
@@ -249,6 +255,8 @@ impl Member {
             incarnation,
             content,
             own: tokio::sync::Mutex::new(own),
+            publisher: tokio::sync::Mutex::default(),
+            moved: tokio::sync::Notify::new(),
             table: Mutex::new(table),
             validity: Mutex::new(validity),
             starts_beside_broken,
@@ -409,8 +417,8 @@ impl Member {
     /// [`MemberError::LeafChanged`], or what the anchor says: a [broken](AnchorError::MemberBroken) member starts anew. After a transient error
     /// it may be committed: call again.
     pub async fn publish(&self) -> Result<(), MemberError> {
-        let mut own = self.own.lock().await;
-        self.publish_own(&mut own).await
+        let _publisher = self.publisher.lock().await;
+        self.publish_and_give().await
     }
 
     /// What has to be done now and then, each second or so: a sign of life, and what others wait for is given.
@@ -418,16 +426,22 @@ impl Member {
     /// # Errors
     /// As [`Self::publish`].
     pub async fn tend(&self) -> Result<(), MemberError> {
-        let mut own = self.own.lock().await;
-        let own = &mut *own;
-        if own.is_away() {
-            return Ok(());
+        {
+            let mut own = self.own.lock().await;
+            let own = &mut *own;
+            if own.is_away() {
+                return Ok(());
+            }
+            if self.env.now().since(own.membership.heard_at()) >= BEAT_EVERY {
+                self.beat(own).await?;
+            }
+            self.settle(own).await?;
         }
-        if self.env.now().since(own.membership.heard_at()) >= BEAT_EVERY {
-            self.beat(own).await?;
+        // Of a publication that was dropped.
+        if self.publisher.try_lock().is_ok() {
+            self.give_commit_lease().await?;
         }
-        self.settle(own).await?;
-        self.answer_mail(own).await
+        self.answer_mail().await
     }
 
     /// Gives an inode of another's home back, which nobody waits for and which is not needed: an arena then has an exception less. `false`: it is pinned, or
@@ -436,14 +450,10 @@ impl Member {
     /// # Errors
     /// As [`Self::publish`].
     pub async fn give_home(&self, inode: u64) -> Result<bool, MemberError> {
-        let mut own = self.own.lock().await;
-        let own = &mut *own;
-        self.settle(own).await?;
-        if own.is_away() || self.holds(inode) != Some(true) {
+        if self.is_away().await || self.holds(inode) != Some(true) {
             return Ok(false);
         }
-        self.give(own, inode >> firn_anchor::ARENA_BITS, single(inode))
-            .await
+        self.give(inode >> firn_anchor::ARENA_BITS, single(inode)).await
     }
 
     /// Goes away, with everything published: others take what they want. `false`: changes are under way.
@@ -451,9 +461,11 @@ impl Member {
     /// # Errors
     /// As [`Self::publish`].
     pub async fn leave(&self) -> Result<bool, MemberError> {
+        let _publisher = self.publisher.lock().await;
+        self.publish_and_give().await?;
         let mut own = self.own.lock().await;
         let own = &mut *own;
-        self.publish_own(own).await?;
+        self.settle(own).await?;
         {
             let mut table = self.table();
             let everything = LeaseRange::around(0, LEVEL_MAX).expect("the highest level");

@@ -125,6 +125,13 @@ impl LeaseTable {
         Some(seen.arena.holder(single(inode)) == Ok(Some(self.member)))
     }
 
+    /// Whether another member holds it, by the arena as it was seen last.
+    pub fn is_anothers(&self, inode: u64) -> bool {
+        let seen = self.arenas.get(&(inode >> ARENA_BITS));
+        let holder = seen.map(|seen| seen.arena.holder(single(inode)));
+        matches!(holder, Some(Ok(Some(holder))) if holder != self.member)
+    }
+
     /// Whether an inode may be used: it is held, and a root was adopted whose read began since.
     pub fn is_usable(&self, inode: u64) -> bool {
         let Some(seen) = self.arenas.get(&(inode >> ARENA_BITS)) else {

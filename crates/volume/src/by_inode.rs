@@ -25,7 +25,7 @@
 //!
 //! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
 //!
-//! **No volume is made so but by tests** (decision 0231). Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, and locks.
+//! Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, and locks.
 
 mod adoption;
 mod departure;

@@ -39,6 +39,8 @@ pub struct FormatOptions {
     /// Whether it says which segments must exist (decision 0171). Not by default: cleaners and edges of the release before stop at such a
     /// volume.
     pub manifest: bool,
+    /// Whether several edges write it at the same moment, each what it holds by a lease of an inode, for ever (decision 0231).
+    pub by_inode: bool,
 }
 
 impl Default for FormatOptions {
@@ -48,6 +50,7 @@ impl Default for FormatOptions {
             root_mode: 0o755,
             root_owner: (0, 0),
             manifest: false,
+            by_inode: false,
         }
     }
 }
@@ -56,13 +59,21 @@ impl Volume {
     /// Makes a new volume in a family that exists: its tuple, and a first checkpoint with an empty root directory.
     ///
     /// # Errors
-    /// If the volume exists, or store or anchor fail. A volume that was made only in part can be formatted again.
+    /// If the volume exists, or store or anchor fail. A volume that was made only in part can be formatted again; one that is to be shared by inode and that an earlier
+    /// try made, but did not mark so, is marked by [`Self::mark_by_inode`].
+    ///
+    /// # Panics
+    /// If it is to have a manifest and to be shared by inode.
     pub async fn format(
         parts: &Parts,
         name: &str,
         options: FormatOptions,
         config: &VolumeConfig,
     ) -> Result<(), VolumeError> {
+        assert!(
+            !(options.by_inode && options.manifest),
+            "members keep no manifest"
+        );
         let local = LocalState::load(&parts.env).await?;
         match parts.anchor.create_volume(parts.volume, name).await {
             Ok(()) => {}
@@ -110,6 +121,19 @@ impl Volume {
         }
         let packer = Packer::new(context, base.version);
         commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
+        match options.by_inode {
+            true => Self::mark_by_inode(parts).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Marks a volume that was just made as one that several edges write at the same moment. One that has been marked stays as it is.
+    ///
+    /// # Errors
+    /// If an edge owns it or has written it, or the anchor fails.
+    pub async fn mark_by_inode(parts: &Parts) -> Result<(), VolumeError> {
+        parts.env.fault_point("format.before_mark").await;
+        parts.anchor.share_by_inode(parts.volume).await?;
         Ok(())
     }
 

@@ -221,10 +221,15 @@ require_privileged_port = false
 
     /// Makes the volume; answers the id of its family, as hosts of the cleaner are told it.
     pub async fn format(&self) -> Result<String> {
+        self.format_as(&[]).await
+    }
+
+    /// The same with more arguments.
+    pub async fn format_as(&self, more: &[&str]) -> Result<String> {
         let phrase = self.config.with_file_name("recovery-phrase");
-        let said = self
-            .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-            .await?;
+        let phrase = phrase.to_string_lossy();
+        let arguments = [&["--phrase-file", &phrase], more].concat();
+        let said = self.command("format", &arguments).await?;
         let family = said
             .split_once("of family ")
             .and_then(|(_, rest)| rest.split(' ').next());

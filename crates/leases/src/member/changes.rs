@@ -66,7 +66,7 @@ impl Member {
     }
 
     /// `true`: the arena says that the member holds the inode.
-    async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
+    pub(super) async fn take(&self, own: &mut Own, inode: u64) -> Result<bool, MemberError> {
         let seen = self.anchor.arena(self.volume, inode).await?;
         self.table().see(&seen.arena);
         let (me, at) = (self.number, (inode, 0));
@@ -230,41 +230,46 @@ impl Member {
     }
 
     /// Gives what others wait for, if somebody said that they do.
-    pub(super) async fn answer_mail(&self, own: &mut Own) -> Result<(), MemberError> {
-        let mail = self.anchor.mail(self.volume, self.number).await?;
-        if mail == own.mail {
-            return Ok(());
-        }
-        let mut is_all_given = true;
-        for seen in self.anchor.arenas(self.volume).await? {
-            let wanted = {
+    pub(super) async fn answer_mail(&self) -> Result<(), MemberError> {
+        let (mail, wanted) = {
+            let own = self.own.lock().await;
+            let mail = self.anchor.mail(self.volume, self.number).await?;
+            if mail == own.mail {
+                return Ok(());
+            }
+            let mut wanted = Vec::new();
+            for seen in self.anchor.arenas(self.volume).await? {
                 let mut table = self.table();
                 table.see(&seen.arena);
-                table.wanted(&seen.arena)
-            };
-            for range in wanted {
-                is_all_given &= self.give(own, seen.arena.number(), range).await?;
+                let ranges = table.wanted(&seen.arena);
+                wanted.extend(ranges.into_iter().map(|range| (seen.arena.number(), range)));
             }
+            (mail, wanted)
+        };
+        let mut is_all_given = true;
+        for (arena, range) in wanted {
+            is_all_given &= self.give(arena, range).await?;
         }
         if is_all_given {
-            own.mail = mail;
+            self.own.lock().await.mail = mail;
         }
         Ok(())
     }
 
     /// Gives a range, once everything of it is published and nothing pins it.
-    pub(super) async fn give(
-        &self,
-        own: &mut Own,
-        arena: u64,
-        range: LeaseRange,
-    ) -> Result<bool, MemberError> {
+    pub(super) async fn give(&self, arena: u64, range: LeaseRange) -> Result<bool, MemberError> {
         let is_careless = firn_env::planted!("leases.given_unpublished");
         if self.table().is_pinned(arena, range) {
             return Ok(false);
         }
         if !is_careless {
-            self.publish_own(own).await?;
+            self.publish().await?;
+        }
+        let mut own = self.own.lock().await;
+        let own = &mut *own;
+        self.settle(own).await?;
+        if own.is_away() {
+            return Ok(false);
         }
         {
             // In one step: from here on no change pins it, and none was made since it was published.
@@ -275,17 +280,7 @@ impl Member {
             }
             table.give_up(arena, range);
         }
-        own.unsettled = Some(Unsettled::Gift(arena));
-        let at = ((arena << ARENA_BITS) + u64::from(range.first()), range.level());
-        let given: Result<_, AnchorError> = self
-            .anchor
-            .change_lease(&mut own.membership, at, ArenaChange::Give)
-            .await;
-        // Whatever else was answered: the next call fences and looks.
-        if let Some(arena) = self.lost_race(given)? {
-            self.table().see(&arena);
-            own.unsettled = None;
-        }
+        self.hand_over(own, arena, range).await?;
         Ok(true)
     }
 }

@@ -2,10 +2,12 @@
 
 use super::{BEAT_EVERY, Member, Own};
 use crate::{Build, Built, MemberError, validity::Validity};
-use firn_anchor::{Anchor, MemberCommitEnd, Membership};
+use firn_anchor::{Anchor, MemberCommitEnd, Membership, VolumeTuple};
 use firn_env::Env;
 use firn_format::Version;
+use futures::future::{Either, select};
 use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::sync::futures::Notified;
 
 /// Roots that others put before an own one; each try costs a build.
 const TRIES: usize = 64;
@@ -25,20 +27,36 @@ impl Member {
         let read = self.table().begin_root_read();
         let (tuple, version) = self.anchor.load(self.volume).await?;
         let tuple = Arc::new(tuple);
-        if !firn_env::planted!("leases.rebase_without_adoption") {
-            self.alive(own, self.content.adopt(&tuple)).await?;
+        // What is in memory is not waited for, which an upload may have.
+        if !is_same_root(&own.adopted.0, &tuple) {
+            self.moved.notify_waiters();
+            if !firn_env::planted!("leases.rebase_without_adoption") {
+                self.alive(own, self.content.adopt(&tuple)).await?;
+            }
         }
         own.adopted = (tuple, version);
         self.table().adopted(read);
         Ok(())
     }
 
-    pub(super) async fn publish_own(&self, own: &mut Own) -> Result<(), MemberError> {
-        for _ in 0..TRIES {
-            self.settle(own).await?;
-            self.refresh(own).await?;
-            let (tuple, seen) = own.adopted.clone();
-            let built = match self.alive(own, self.content.build(&tuple)).await? {
+    /// Publishes, as the only one of this member that does. What is built is uploaded beside everything else that the member does; only reads of the root and the commit itself are
+    /// made under the lock of [`Own`].
+    pub(super) async fn publish_alone(&self) -> Result<(), MemberError> {
+        for lost in 0..TRIES {
+            self.wait_for_commit_lease(lost).await?;
+            let (tuple, moved) = {
+                let mut own = self.own.lock().await;
+                let own = &mut *own;
+                self.settle(own).await?;
+                self.refresh(own).await?;
+                (own.adopted.0.clone(), self.moved.notified())
+            };
+            let Some(built) = self.build_beside(&tuple, moved).await? else {
+                continue;
+            };
+            let mut own = self.own.lock().await;
+            let own = &mut *own;
+            let built = match built {
                 Build::Nothing => return Ok(()),
                 Build::LeafChanged { inode } => {
                     // A member that was broken and does not know it yet finds this too: then that is the reason, and what comes next.
@@ -47,10 +65,15 @@ impl Member {
                 }
                 Build::Root(built) => built,
             };
+            self.settle(own).await?;
+            let (adopted, seen) = own.adopted.clone();
+            if !is_same_root(&adopted, &tuple) {
+                continue;
+            }
             let commit_id = self.env.random_bytes();
             let before = tuple.root.as_ref().map_or(0, |root| root.version.0);
             let root = own.membership.next_root(
-                &tuple,
+                &adopted,
                 (built.uid, built.location),
                 Version(before + 1),
                 commit_id,
@@ -77,6 +100,55 @@ impl Member {
             }
         }
         Err(MemberError::Content("others committed first at every try".into()))
+    }
+
+    /// Builds on a root that was adopted, and gives signs of life meanwhile: otherwise others would break a member whose uplink is only slow. `None`: a newer root is about to be
+    /// adopted, on which it is built anew; what others committed first could not be committed any more.
+    async fn build_beside(
+        &self,
+        volume: &VolumeTuple,
+        moved: Notified<'_>,
+    ) -> Result<Option<Build>, MemberError> {
+        if firn_env::planted!("leases.builds_under_the_lock") {
+            let _own = self.own.lock().await;
+            return self.content.build(volume).await.map(Some);
+        }
+        // What is built is dropped with this block: who adopts waits for that.
+        let building = async {
+            match select(pin!(moved), self.content.build(volume)).await {
+                Either::Left(_) => Ok(None),
+                Either::Right((built, _)) => built.map(Some),
+            }
+        };
+        let mut building = pin!(building);
+        loop {
+            if let Ok(built) = self.env.timeout(BEAT_AGAIN, building.as_mut()).await {
+                return built;
+            }
+            if firn_env::planted!("leases.silent_while_building") {
+                return building.await;
+            }
+            match select(building.as_mut(), pin!(self.beat_if_due())).await {
+                // A beat that is under way is not given up.
+                Either::Left((built, beating)) => {
+                    beating.await?;
+                    return built;
+                }
+                Either::Right((beaten, _)) => beaten?,
+            }
+        }
+    }
+
+    /// A sign of life, if the last is so old that one is due. One that does not get through is made again.
+    pub(super) async fn beat_if_due(&self) -> Result<(), MemberError> {
+        let mut own = self.own.lock().await;
+        if self.env.now().since(own.membership.heard_at()) < BEAT_EVERY {
+            return Ok(());
+        }
+        match self.beat(&mut own).await {
+            Err(MemberError::Anchor(error)) if error.is_transient() => Ok(()),
+            beaten => beaten,
+        }
     }
 
     /// What became of a commit in doubt: after a beat, so that it will not happen later.
@@ -106,7 +178,7 @@ impl Member {
         beaten.map_err(|error| self.told(error))
     }
 
-    /// Waits for work of the file system, which may be long (an upload over a slow uplink), and gives signs of life meanwhile: otherwise others would
+    /// Waits for work of the file system, which may be long (much differs in the root that is adopted), and gives signs of life meanwhile: otherwise others would
     /// break a member that is only slow. While a beat is under way the work stands still.
     async fn alive<T>(
         &self,
@@ -129,6 +201,11 @@ impl Member {
             }
         }
     }
+}
+
+/// Whether two tuples have the same root.
+fn is_same_root(one: &VolumeTuple, other: &VolumeTuple) -> bool {
+    one.root.as_ref().map(|root| root.uid) == other.root.as_ref().map(|root| root.uid)
 }
 
 /// As [`Member::alive`], of a member that is starting.

@@ -13,6 +13,7 @@
 mod fences;
 mod files;
 mod office;
+mod slow_uplink;
 mod world;
 
 use firn_anchor::{Anchor, AnchorError, Arena, MemberNumber, MemberTuple, OwnerId, SHAPE_LEASE, VolumeTuple};

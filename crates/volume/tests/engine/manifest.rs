@@ -20,6 +20,7 @@ pub const WITH: FormatOptions = FormatOptions {
     root_mode: 0o755,
     root_owner: (0, 0),
     manifest: true,
+    by_inode: false,
 };
 
 pub async fn format_and_open(parts: Parts, options: FormatOptions, config: VolumeConfig) -> Volume {

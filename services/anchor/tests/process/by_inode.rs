@@ -28,6 +28,9 @@ const FILES: usize = 40;
 
 const SHARED: &str = "shared = true\nleases = \"inode\"\nfreshness = \"0 s\"";
 
+/// What the making of such a volume is told.
+const BY_INODE: [&str; 2] = ["--leases", "inode"];
+
 /// The edges' programs, bucket and anchor.
 struct Offices {
     place: Place,
@@ -35,24 +38,20 @@ struct Offices {
     two: Edge,
 }
 
-/// The volume, made by the first edge and marked as one of members if it is `by_inode`, which no command does yet; and both joined.
-async fn prepared(here: &Path, lines: [&str; 2], by_inode: bool) -> (Place, Anchor, [Edge; 2]) {
+/// The volume, made by the first edge, and both joined; `made_with` is what its making is told.
+async fn prepared(here: &Path, lines: [&str; 2], made_with: &[&str]) -> (Place, Anchor, [Edge; 2]) {
     let grants = [(&edge(1), volume(1), "edge"), (&edge(2), volume(1), "edge")];
     let lines = lines.map(|lines| (lines, String::new()));
-    let (place, family, edges) = offices::prepare(here, &grants, lines).await;
+    let (place, family, edges) = offices::prepare(here, &grants, lines, made_with).await;
     let reached = place.reached(&here.join("one.pem"), volume(1));
     let anchor = Anchor::over(Arc::new(reached), place.env.clone(), family);
-    if by_inode {
-        let volumes = anchor.volumes().await.unwrap();
-        anchor.share_by_inode(volumes[0].volume).await.unwrap();
-    }
     (place, anchor, edges)
 }
 
 impl Offices {
     /// `published`: how long a change waits before it is, if nobody wants it.
     async fn open(here: &Path, published: &str) -> Self {
-        let (place, _, mut edges) = prepared(here, [SHARED; 2], true).await;
+        let (place, _, mut edges) = prepared(here, [SHARED; 2], &BY_INODE).await;
         for edge in &mut edges {
             let text = fs::read_to_string(&edge.config).unwrap();
             fs::write(&edge.config, text.replace("\"1 h\"", &format!("\"{published}\""))).unwrap();
@@ -355,14 +354,27 @@ fn signal(process: u32, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_an_owner_wrote_gets_no_members_and_an_edge_that_says_otherwise_does_not_start() {
+async fn what_a_volume_is_decides_its_making_and_an_edge_that_says_otherwise_does_not_start() {
     let here = tempfile::tempdir().unwrap();
-    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), ["shared = true", SHARED], false).await;
+    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), ["shared = true", SHARED], &[]).await;
     let ended = two.start().await.unwrap_err().to_string();
     assert!(
         ended.contains("the volume is not one that many write at the same moment"),
         "{ended}"
     );
+    // The command and the configuration say the same, or nothing is made.
+    for (edge, arguments, why) in [
+        (&one, &BY_INODE[..], "does not say so; nothing was made"),
+        (&two, &[][..], "would not be made so; nothing was made"),
+        (
+            &two,
+            &["--leases", "inode", "--manifest"],
+            "Leave one of the two out",
+        ),
+    ] {
+        let said = edge.refused(2, "format", arguments).await.unwrap();
+        assert!(said.contains(why), "{said}");
+    }
     // What was written by an owner stays an owner's, also while nobody owns it.
     one.start().await.unwrap();
     let mut client = Client::mount(one.address, EXPORT).await.unwrap();
@@ -381,7 +393,8 @@ async fn a_volume_that_an_owner_wrote_gets_no_members_and_an_edge_that_says_othe
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_of_members_is_owned_by_no_edge_that_knows_none() {
     let here = tempfile::tempdir().unwrap();
-    let (_place, anchor, [mut one, mut two]) = prepared(here.path(), [SHARED, "shared = true"], true).await;
+    let (_place, anchor, [mut one, mut two]) =
+        prepared(here.path(), [SHARED, "shared = true"], &BY_INODE).await;
     one.start().await.unwrap();
     // By turns it may be read there, and nothing changed: the anchor gives it to nobody.
     two.start().await.unwrap();

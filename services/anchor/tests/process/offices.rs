@@ -38,18 +38,19 @@ pub async fn open_with(
     grants: &[(&PeerIdentity, TenantVolume, &str)],
     lines: [(&str, String); 2],
 ) -> (Place, FamilyId, [Edge; 2]) {
-    let (place, family, mut edges) = prepare(here, grants, lines).await;
+    let (place, family, mut edges) = prepare(here, grants, lines, &[]).await;
     for edge in &mut edges {
         edge.start().await.unwrap();
     }
     (place, family, edges)
 }
 
-/// The same before they are started.
+/// The same before they are started; `made_with` is what the making of the volume is told.
 pub async fn prepare(
     here: &Path,
     grants: &[(&PeerIdentity, TenantVolume, &str)],
     lines: [(&str, String); 2],
+    made_with: &[&str],
 ) -> (Place, FamilyId, [Edge; 2]) {
     let mut place = Place::new(here, 1);
     place.grant(grants);
@@ -66,7 +67,8 @@ pub async fn prepare(
         let authority = edge.state.join("anchor-authority.pem");
         fs::copy(place.root.join("authority.pem"), authority).unwrap();
     }
-    let family = edges[0].format().await.unwrap().parse::<FamilyId>().unwrap();
+    let family = edges[0].format_as(made_with).await.unwrap();
+    let family = family.parse::<FamilyId>().unwrap();
     let identity = edges[0].state.join("identity");
     edges[1]
         .command("join", &["--identity", &identity.to_string_lossy()])
