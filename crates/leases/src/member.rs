@@ -40,8 +40,15 @@ pub const BREAK_AFTER: Duration = Duration::from_secs(60);
 pub const RETAINED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// A quarter of [`VALID_FOR`](crate::VALID_FOR): three may be lost.
 const BEAT_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks of who waits for a lease.
+/// Between two looks of who waits for a lease, at first and later.
+const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long is first.
+const SOON: Duration = Duration::from_secs(1);
+/// Between two calls of [`Member::tend`]: most of the time, and for a while after somebody waited for a lease.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+const TEND_SOON: Duration = Duration::from_millis(200);
+const ASKED_LATELY: Duration = Duration::from_secs(10);
 
 /// What one task at a time changes.
 struct Own {
@@ -81,6 +88,8 @@ pub struct Member {
     moved: tokio::sync::Notify,
     table: Mutex<LeaseTable>,
     validity: Mutex<Validity>,
+    /// When others were last seen to wait for something.
+    asked_at: Mutex<Option<Monotonic>>,
     /// Whether another was broken when this one started, and has not come back: what was taken from that one is not known.
     starts_beside_broken: bool,
 }
@@ -130,6 +139,18 @@ pub struct FromBroken {
     pub inodes: Vec<u64>,
     /// Any may be, since this member started after another was broken.
     pub any_may_be: bool,
+}
+
+/// A call that waits for an inode.
+struct Waiting<'a> {
+    member: &'a Member,
+    inode: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.member.table().waits_no_more(self.inode);
+    }
 }
 
 impl Pins<'_> {
@@ -259,6 +280,7 @@ impl Member {
             moved: tokio::sync::Notify::new(),
             table: Mutex::new(table),
             validity: Mutex::new(validity),
+            asked_at: Mutex::new(None),
             starts_beside_broken,
         };
         Ok((member, retained))
@@ -394,6 +416,8 @@ impl Member {
             inodes: Vec::new(),
         };
         for inode in ascending {
+            let asked = self.env.now();
+            let mut waiting = None;
             loop {
                 if !self.is_valid() {
                     return Err(MemberError::Lapsed);
@@ -402,7 +426,14 @@ impl Member {
                     pins.inodes.push(inode);
                     break;
                 }
-                self.env.sleep(LOOK_AGAIN).await;
+                waiting.get_or_insert_with(|| {
+                    self.table().waits(inode);
+                    Waiting { member: self, inode }
+                });
+                let is_first = self.env.now().since(asked) < SOON;
+                self.env
+                    .sleep(if is_first { LOOK_SOON } else { LOOK_AGAIN })
+                    .await;
             }
         }
         match self.is_valid() {
@@ -421,7 +452,16 @@ impl Member {
         self.publish_and_give().await
     }
 
-    /// What has to be done now and then, each second or so: a sign of life, and what others wait for is given.
+    /// When [`Self::tend`] is due again: who was asked for something lately will be so again.
+    pub fn tend_after(&self) -> Duration {
+        let asked_at = *self.asked_at.lock().expect("no panic under this lock");
+        match asked_at.is_some_and(|asked| self.env.now().since(asked) < ASKED_LATELY) {
+            true => TEND_SOON,
+            false => TEND_EVERY,
+        }
+    }
+
+    /// What has to be done now and then, after [`Self::tend_after`] again: a sign of life, and what others wait for is given.
     ///
     /// # Errors
     /// As [`Self::publish`].

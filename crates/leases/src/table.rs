@@ -13,6 +13,9 @@
 //! What the member holds stays so until it gives it, as long as it is present: others take from the absent and break the silent only. So an
 //! arena that was seen once says for all its inodes what is held, and a new inode of the own home asks nobody.
 //!
+//! **What others wait for is closed**: no change begins with it any more, so that it can be given however busy the member is. Only what the member itself had
+//! waited for is used once first: else it could go to and fro between two that never use it.
+//!
 //! Memory only: a start asks the arenas.
 
 use firn_anchor::{ARENA_BITS, Arena, LeaseRange, MemberNumber};
@@ -45,6 +48,12 @@ pub struct LeaseTable {
     pins: BTreeMap<u64, usize>,
     /// Inodes that were taken from a member that was broken, and not changed since. As few as leases of arenas: they are taken one by one.
     from_broken: BTreeSet<u64>,
+    /// By arena, ranges that others wait for.
+    closed: BTreeMap<u64, Vec<LeaseRange>>,
+    /// Inodes that another had when they were asked for, and that were not used since.
+    owed: BTreeSet<u64>,
+    /// By inode, how many calls wait for it.
+    waiting: BTreeMap<u64, usize>,
 }
 
 impl LeaseTable {
@@ -57,6 +66,9 @@ impl LeaseTable {
             adopted: 0,
             pins: BTreeMap::new(),
             from_broken: BTreeSet::new(),
+            closed: BTreeMap::new(),
+            owed: BTreeSet::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -153,13 +165,55 @@ impl LeaseTable {
         self.adopted = self.adopted.max(read.0);
     }
 
-    /// Keeps an inode that may be used; `false`: it may not.
+    /// Keeps an inode that may be used; `false`: it may not, or others wait for it.
     pub fn pin(&mut self, inode: u64) -> bool {
-        let is_usable = self.is_usable(inode);
-        if is_usable {
+        let may_begin = self.is_usable(inode) && (!self.is_closed(inode) || self.owed.contains(&inode));
+        if may_begin {
             *self.pins.entry(inode).or_default() += 1;
+            self.owed.remove(&inode);
         }
-        is_usable
+        may_begin
+    }
+
+    fn is_closed(&self, inode: u64) -> bool {
+        let closed = self.closed.get(&(inode >> ARENA_BITS));
+        closed.is_some_and(|ranges| ranges.iter().any(|range| range.covers(single(inode))))
+    }
+
+    /// These ranges of an arena, and no others of it, are what others wait for.
+    pub fn close(&mut self, arena: u64, ranges: &[LeaseRange]) {
+        self.closed.remove(&arena);
+        if !ranges.is_empty() && !firn_env::planted!("leases.goes_on_with_what_is_wanted") {
+            self.closed.insert(arena, ranges.to_vec());
+        }
+    }
+
+    /// Another has an inode that a call here asks for.
+    pub fn owes(&mut self, inode: u64) {
+        self.owed.insert(inode);
+    }
+
+    /// A call waits for an inode, until [`Self::waits_no_more`].
+    pub fn waits(&mut self, inode: u64) {
+        *self.waiting.entry(inode).or_default() += 1;
+    }
+
+    /// The call has it, or waits no more.
+    pub fn waits_no_more(&mut self, inode: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&inode) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.waiting.remove(&inode);
+                self.owed.remove(&inode);
+            }
+        }
+    }
+
+    /// Whether a range has something that a call waited for and has not used yet.
+    pub fn is_owed(&self, arena: u64, range: LeaseRange) -> bool {
+        let mut owed = self.owed.iter().filter(|inode| self.waiting.contains_key(inode));
+        owed.any(|inode| inode >> ARENA_BITS == arena && range.covers(single(*inode)))
+            && !firn_env::planted!("leases.gives_what_was_waited_for")
     }
 
     /// Keeps it no more.
@@ -199,6 +253,9 @@ impl LeaseTable {
         if let Some(seen) = self.arenas.get_mut(&arena) {
             seen.later.push((range, number));
         }
+        if let Some(closed) = self.closed.get_mut(&arena) {
+            closed.retain(|closed| *closed != range);
+        }
     }
 
     /// How many leases the member holds beside its home, and for how many of all that it holds others wait, by the arenas as they were seen last.
@@ -224,6 +281,7 @@ impl LeaseTable {
     /// Nothing is held any more: the member left, or was broken.
     pub fn forget(&mut self) {
         self.arenas.clear();
+        self.closed.clear();
     }
 }
 
@@ -285,6 +343,23 @@ mod tests {
         assert!(!table.is_usable(SHAPE_LEASE), "it was away between");
         adopt(&mut table);
         assert!(table.is_usable(SHAPE_LEASE));
+    }
+
+    #[test]
+    fn with_what_others_wait_for_no_change_begins_unless_it_was_waited_for() {
+        let (mut table, arena) = held();
+        adopt(&mut table);
+        table.close(arena.number(), &[single(SHAPE_LEASE)]);
+        assert!(!table.pin(SHAPE_LEASE));
+        table.owes(SHAPE_LEASE);
+        assert!(!table.is_owed(0, single(SHAPE_LEASE)), "no call waits");
+        table.waits(SHAPE_LEASE);
+        assert!(table.is_owed(0, single(SHAPE_LEASE)));
+        assert!(table.pin(SHAPE_LEASE), "once");
+        assert!(!table.pin(SHAPE_LEASE) && !table.is_owed(0, single(SHAPE_LEASE)));
+        table.waits_no_more(SHAPE_LEASE);
+        table.close(arena.number(), &[]);
+        assert!(table.pin(SHAPE_LEASE), "nobody waits any more");
     }
 
     #[test]

@@ -108,6 +108,7 @@ impl Member {
                     }
                     broken
                 } else {
+                    self.table().owes(inode);
                     self.wait_for(own, inode, holder, &seen.arena).await?;
                     return Ok(false);
                 }
@@ -242,10 +243,15 @@ impl Member {
                 let mut table = self.table();
                 table.see(&seen.arena);
                 let ranges = table.wanted(&seen.arena);
+                // Before anything is published: what is published then is all of it.
+                table.close(seen.arena.number(), &ranges);
                 wanted.extend(ranges.into_iter().map(|range| (seen.arena.number(), range)));
             }
             (mail, wanted)
         };
+        if !wanted.is_empty() {
+            *self.asked_at.lock().expect("no panic under this lock") = Some(self.env.now());
+        }
         let mut is_all_given = true;
         for (arena, range) in wanted {
             is_all_given &= self.give(arena, range).await?;
@@ -259,8 +265,11 @@ impl Member {
     /// Gives a range, once everything of it is published and nothing pins it.
     pub(super) async fn give(&self, arena: u64, range: LeaseRange) -> Result<bool, MemberError> {
         let is_careless = firn_env::planted!("leases.given_unpublished");
-        if self.table().is_pinned(arena, range) {
-            return Ok(false);
+        {
+            let table = self.table();
+            if table.is_pinned(arena, range) || table.is_owed(arena, range) {
+                return Ok(false);
+            }
         }
         if !is_careless {
             self.publish().await?;

@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | each second, or woken | publish if it is due by the cadence, or somebody waits for level 2 |
+//! | each second, five times a second as long as others wait for leases, or woken | publish if it is due by the cadence, or somebody waits for level 2 |
 //! | then | tend: a beat if the last is 10 s old, the mail; of an office in which nobody asks anything neither, since it goes away |
 //! | each five minutes | adopt the newest root: a cleaner deletes what only older ones need, an hour after it is not needed any more |
 //! | broken, or a leaf changed | the service ends; the journal stays as it is |
@@ -15,7 +15,7 @@ use firn_leases::MemberError;
 use futures::future::{Either, select};
 use std::{pin::pin, sync::Arc, time::Duration};
 
-/// Between two looks at mail and cadence.
+/// Between two tries of what failed.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Between two looks at the root of a member that asks for nothing: a fraction of a cleaner's grace, and $0.001 a month.
@@ -81,7 +81,7 @@ async fn work(inner: &Inner) {
             continue;
         }
         // Either the time is up, or somebody wants something.
-        let _ = inner.env.timeout(TICK, woken).await;
+        let _ = inner.env.timeout(member.tend_after(), woken).await;
     }
 }
 

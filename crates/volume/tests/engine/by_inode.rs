@@ -5,6 +5,7 @@ mod alone;
 mod broken;
 mod change_attributes;
 mod cleaned;
+mod contention;
 mod former;
 mod given_up;
 mod histories;
