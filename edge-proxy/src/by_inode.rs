@@ -11,7 +11,7 @@ use crate::{
     identity::Identity,
     opened::{Mode, Opened},
     parts::Outside,
-    report::span,
+    report::{size, span},
     snapshot::OwnerPart,
 };
 use firn_anchor::AnchorError;
@@ -21,7 +21,7 @@ use firn_volume::{
     VolumeError,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 /// Paths that `status` shows of a salvage; the log has more.
 const PATHS_SHOWN: usize = 20;
@@ -42,15 +42,25 @@ pub enum WrittenLeases {
 pub struct ByInodeOptions {
     /// How old the read of the root may be that a read is answered by.
     pub freshness: Duration,
+    /// What is unpublished takes the uplink so long at most.
+    pub recall_within: Duration,
 }
+
+/// How long others wait at most for what this office has not uploaded, unless it is said.
+const RECALL_WITHIN: Duration = Duration::from_secs(60);
+/// Less is hardly more than a commit over a slow line; more than an hour nobody waits for a lease.
+const RECALL_WITHIN_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// What `[volume]` says, if it says `leases = "inode"`.
 pub fn options(
     (leases, shared, follow): (Option<WrittenLeases>, bool, bool),
-    freshness: Option<Span>,
+    (freshness, recall_within): (Option<Span>, Option<Span>),
     stale_reads: Option<WrittenStaleReads>,
     on_disconnect: Option<WrittenOnDisconnect>,
 ) -> Result<Option<ByInodeOptions>, String> {
+    if recall_within.is_some() && (leases, shared) != (Some(WrittenLeases::Inode), true) {
+        return Err("volume.recall_within is of volumes with leases = \"inode\"; leave it out".into());
+    }
     match leases {
         None => return Ok(None),
         Some(_) if !shared || follow => {
@@ -69,9 +79,14 @@ pub fn options(
             "volume.on_disconnect: {NOT_YET}, and clients of it wait while the anchor does not hear this edge; leave it out"
         ));
     }
+    let recall_within = recall_within.map_or(RECALL_WITHIN, |within| within.0);
+    if !RECALL_WITHIN_RANGE.contains(&recall_within) {
+        return Err("volume.recall_within must be from 1 s to 1 h".into());
+    }
     let follow = following::options(true, freshness, stale_reads)?.unwrap_or_default();
     Ok(Some(ByInodeOptions {
         freshness: follow.freshness,
+        recall_within,
     }))
 }
 
@@ -234,6 +249,17 @@ pub struct ByInodePart {
     pub lease_waits: u64,
     pub waits_ms: u64,
     pub longest_wait_ms: u64,
+    /// About how much of what was changed here others do not see yet, and how much may be.
+    #[serde(default)]
+    pub unpublished_bytes: u64,
+    #[serde(default)]
+    pub unpublished_limit_bytes: u64,
+    /// What the uplink takes, as measured.
+    #[serde(default)]
+    pub uplink_bytes_per_second: u64,
+    /// Changes that waited for the uplink.
+    #[serde(default)]
+    pub uplink_waits: u64,
     /// What was put aside when this start found that others had gone on without it.
     pub salvaged: Option<SalvagedBeside>,
 }
@@ -270,6 +296,10 @@ impl ByInodePart {
             lease_waits: status.lease_waits,
             waits_ms: millis(status.waited),
             longest_wait_ms: millis(status.longest_wait),
+            unpublished_bytes: status.unpublished_bytes,
+            unpublished_limit_bytes: status.unpublished_limit_bytes,
+            uplink_bytes_per_second: status.uplink_bytes_per_second,
+            uplink_waits: status.uplink_waits,
             salvaged,
         }
     }
@@ -282,6 +312,7 @@ impl ByInodePart {
                 "nobody; offices write it at the same moment, each what it holds".into(),
             ),
             ("Member", self.line()),
+            ("Unpublished", self.unpublished()),
         ];
         rows.extend(self.troubles().into_iter().map(|trouble| ("", trouble)));
         rows
@@ -305,6 +336,19 @@ impl ByInodePart {
         format!(
             "number {}; version {}{read}; {} leases beside its own files{wanted}; {waits}",
             self.member, self.version, self.leases_held
+        )
+    }
+
+    fn unpublished(&self) -> String {
+        let waits = match self.uplink_waits {
+            0 => "no change waited for the uplink".into(),
+            waits => format!("{waits} changes waited for the uplink"),
+        };
+        format!(
+            "{} of at most {}, which the uplink takes within recall_within at {} a second; {waits}",
+            size(self.unpublished_bytes),
+            size(self.unpublished_limit_bytes),
+            size(self.uplink_bytes_per_second)
         )
     }
 
@@ -350,19 +394,47 @@ mod tests {
     #[test]
     fn leases_are_of_shared_volumes_and_clients_of_such_a_volume_wait() {
         let inode = Some(WrittenLeases::Inode);
-        assert_eq!(options((None, true, false), None, None, None), Ok(None));
-        let by_turns = options((Some(WrittenLeases::Volume), true, false), None, None, None);
+        let none = (None, None);
+        assert_eq!(options((None, true, false), none, None, None), Ok(None));
+        let by_turns = options((Some(WrittenLeases::Volume), true, false), none, None, None);
         assert_eq!(by_turns, Ok(None));
-        assert!(options((inode, false, false), None, None, None).is_err());
-        assert!(options((inode, true, true), None, None, None).is_err());
+        assert!(options((inode, false, false), none, None, None).is_err());
+        assert!(options((inode, true, true), none, None, None).is_err());
         let stale = Some(WrittenStaleReads::Allow);
-        assert!(options((inode, true, false), None, stale, None).is_err());
+        assert!(options((inode, true, false), none, stale, None).is_err());
         let accept = Some(WrittenOnDisconnect::Accept);
-        assert!(options((inode, true, false), None, None, accept).is_err());
+        assert!(options((inode, true, false), none, None, accept).is_err());
         let wait = Some(WrittenOnDisconnect::Wait);
-        let asked = options((inode, true, false), None, Some(WrittenStaleReads::Wait), wait);
+        let asked = options((inode, true, false), none, Some(WrittenStaleReads::Wait), wait);
         let freshness = Duration::from_millis(500);
-        assert_eq!(asked, Ok(Some(ByInodeOptions { freshness })));
+        let recall_within = RECALL_WITHIN;
+        assert_eq!(
+            asked,
+            Ok(Some(ByInodeOptions {
+                freshness,
+                recall_within
+            }))
+        );
+    }
+
+    #[test]
+    fn how_long_others_wait_for_uploads_is_of_such_volumes_and_has_bounds() {
+        let inode = (Some(WrittenLeases::Inode), true, false);
+        let asked = |of, seconds| options(of, (None, Some(Span(Duration::from_secs(seconds)))), None, None);
+        let within =
+            |seconds| asked(inode, seconds).map(|options| options.map(|options| options.recall_within));
+        assert_eq!(within(10), Ok(Some(Duration::from_secs(10))));
+        assert!(within(0).is_err() && within(3601).is_err());
+        for of in [
+            (None, false, false),
+            (None, true, false),
+            (Some(WrittenLeases::Volume), true, false),
+        ] {
+            assert!(
+                asked(of, 10).is_err_and(|why| why.contains("recall_within")),
+                "{of:?}"
+            );
+        }
     }
 
     #[test]

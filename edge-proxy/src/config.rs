@@ -436,6 +436,12 @@ impl Config {
                 Fetch::Full => FetchPolicy::FullSegment,
             },
             fetch_prices: FetchPrices::of_book(&self.price_book()?, Route::Internet),
+            recall_within: self
+                .volume
+                .by_inode
+                .map_or(VolumeConfig::default().recall_within, |by_inode| {
+                    by_inode.recall_within
+                }),
             cadence: Cadence {
                 busy: limits.checkpoint_busy.0,
                 busy_bytes: limits.checkpoint_bytes.0,

@@ -30,7 +30,7 @@ pub enum Build {
     },
 }
 
-/// A file system, as far as its member needs it. Calls come one at a time, except [`Self::is_published`] at any time, and [`Self::adopt`] while something is built: that is dropped then,
+/// A file system, as far as its member needs it. Calls come one at a time, except [`Self::is_published`] and [`Self::is_awaited`] at any time, and [`Self::adopt`] while something is built: that is dropped then,
 /// and what waits for it waits until it is.
 #[async_trait]
 pub trait Content: Send + Sync {
@@ -49,6 +49,11 @@ pub trait Content: Send + Sync {
 
     /// Whether nothing of a range of an arena is unpublished. Asked under the lock of the lease table: no I/O, and no lock under which that table is asked.
     fn is_published(&self, arena: u64, range: LeaseRange) -> bool;
+
+    /// Whether somebody waits until what is unpublished is committed: then the member goes on while it has the right to.
+    fn is_awaited(&self) -> bool {
+        false
+    }
 
     /// What was built last is committed: it is published, and what was changed since stands on it. The root in memory stays the adopted one, which may be
     /// older or newer: the next adoption follows. A call that is dropped before it changed anything is made again; once it changes something it waits for nothing.

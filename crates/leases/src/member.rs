@@ -4,7 +4,7 @@
 //! |---|---|
 //! | acquire | for each inode, ascending: look at the arena, take, wait, take from the absent or break the silent; *then* read the root, adopt it, pin |
 //! | publish | read the root, adopt, build on it, leaf check, commit; moved: again; in doubt: beat, then look |
-//! | tend | a sign of life each 10 s; mail: publish, then give what others wait for and nothing pins |
+//! | tend | a sign of life each 10 s; mail: publish, then give what others wait for and nothing pins; what is published also beside an upload |
 //! | leave, come back | away with everything published; present, then the arenas, then the root |
 //!
 //! **One change of the member is under way at a time** (the anchor's rule), which the lock of [`Own`] makes so; a root is read under it as well, so that none
@@ -20,6 +20,7 @@ mod publishing;
 
 use crate::{Content, LeaseTable, MemberError, validity::Validity};
 use changes::{Unsettled, Watched};
+use commit_lease::Line;
 use firn_anchor::{
     Anchor, AnchorError, LEVEL_MAX, LeaseRange, LeaseRefusal, MemberNumber, Membership, RetainedRoot,
     TupleVersion, VolumeTuple,
@@ -90,6 +91,8 @@ pub struct Member {
     validity: Mutex<Validity>,
     /// When others were last seen to wait for something.
     asked_at: Mutex<Option<Monotonic>>,
+    /// How it stands to the lease of commits.
+    line: Mutex<Line>,
     /// Whether another was broken when this one started, and has not come back: what was taken from that one is not known.
     starts_beside_broken: bool,
 }
@@ -281,6 +284,7 @@ impl Member {
             table: Mutex::new(table),
             validity: Mutex::new(validity),
             asked_at: Mutex::new(None),
+            line: Mutex::default(),
             starts_beside_broken,
         };
         Ok((member, retained))
@@ -454,8 +458,7 @@ impl Member {
 
     /// When [`Self::tend`] is due again: who was asked for something lately will be so again.
     pub fn tend_after(&self) -> Duration {
-        let asked_at = *self.asked_at.lock().expect("no panic under this lock");
-        match asked_at.is_some_and(|asked| self.env.now().since(asked) < ASKED_LATELY) {
+        match self.is_asked_lately() {
             true => TEND_SOON,
             false => TEND_EVERY,
         }
@@ -477,11 +480,20 @@ impl Member {
             }
             self.settle(own).await?;
         }
-        // Of a publication that was dropped.
-        if self.publisher.try_lock().is_ok() {
-            self.give_commit_lease().await?;
+        // Also of a publication that was dropped.
+        self.leave_line_if_done().await?;
+        self.answer_mail(true).await
+    }
+
+    /// Gives what others wait for and is published; beside an upload that is under way, which [`Self::tend`] would wait for.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub async fn give_published(&self) -> Result<(), MemberError> {
+        match self.own.lock().await.is_away() || firn_env::planted!("leases.gives_behind_all") {
+            true => Ok(()),
+            false => self.answer_mail(false).await,
         }
-        self.answer_mail().await
     }
 
     /// Gives an inode of another's home back, which nobody waits for and which is not needed: an arena then has an exception less. `false`: it is pinned, or
@@ -493,7 +505,8 @@ impl Member {
         if self.is_away().await || self.holds(inode) != Some(true) {
             return Ok(false);
         }
-        self.give(inode >> firn_anchor::ARENA_BITS, single(inode)).await
+        self.give(inode >> firn_anchor::ARENA_BITS, single(inode), true)
+            .await
     }
 
     /// Goes away, with everything published: others take what they want. `false`: changes are under way.

@@ -139,9 +139,13 @@ impl LeaseTable {
 
     /// Whether another member holds it, by the arena as it was seen last.
     pub fn is_anothers(&self, inode: u64) -> bool {
-        let seen = self.arenas.get(&(inode >> ARENA_BITS));
-        let holder = seen.map(|seen| seen.arena.holder(single(inode)));
-        matches!(holder, Some(Ok(Some(holder))) if holder != self.member)
+        self.holder(inode).is_some_and(|holder| holder != self.member)
+    }
+
+    /// Who holds it, by the arena as it was seen last.
+    pub fn holder(&self, inode: u64) -> Option<MemberNumber> {
+        let seen = self.arenas.get(&(inode >> ARENA_BITS))?;
+        seen.arena.holder(single(inode)).ok().flatten()
     }
 
     /// Whether an inode may be used: it is held, and a root was adopted whose read began since.
@@ -282,6 +286,7 @@ impl LeaseTable {
     pub fn forget(&mut self) {
         self.arenas.clear();
         self.closed.clear();
+        self.owed.clear();
     }
 }
 

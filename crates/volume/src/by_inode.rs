@@ -16,6 +16,7 @@
 //! | `needs`, `hold` | which leases a change needs, and how a call gets them |
 //! | `adoption` | a newer root takes the place of the one in memory; what is changed here stays |
 //! | `publication` | freeze, leaf check, build on the adopted root; what was built is committed |
+//! | `backlog` | how much may be unpublished |
 //! | `run` | the task that publishes and tends |
 //! | `joining`, `departure` | the number of this machine's member; it goes away when it stops or nobody asks anything |
 //! | `freshness`, `layer` | how old what clients read may be |
@@ -28,6 +29,7 @@
 //! Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, and locks.
 
 mod adoption;
+mod backlog;
 mod departure;
 mod figures;
 mod freshness;
@@ -79,6 +81,8 @@ pub(crate) struct ByInode {
     adopted_version: AtomicU64,
     root_reads: RootReads,
     lease_waits: LeaseWaits,
+    /// Changes that waited for the uplink.
+    uplink_waits: AtomicU64,
     last_call: LastCall,
 }
 
@@ -115,6 +119,7 @@ impl ByInode {
             adopted_version: AtomicU64::new(adopted.version.0),
             root_reads: RootReads::default(),
             lease_waits: LeaseWaits::default(),
+            uplink_waits: AtomicU64::new(0),
             last_call: LastCall::default(),
             publishing: tokio::sync::Mutex::new(Publishing {
                 adopted,
@@ -166,6 +171,10 @@ impl Content for Shared {
         let numbers = first..first + u64::from(range.numbers());
         // What is closed has published nothing.
         self.inner().is_ok_and(|inner| inner.lock().is_published(numbers))
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.inner().is_ok_and(|inner| inner.checkpointer.is_wanted())
     }
 
     async fn committed(&self, built: &Built) {

@@ -124,6 +124,10 @@ impl Inner {
         if in_cloud {
             self.cloud_at_hand().await?;
         }
+        // Before anything is pinned, which others may wait for.
+        if request.class == ReserveClass::Ordinary {
+            self.wait_for_uplink().await?;
+        }
         let mut reservation = None;
         let mut held = Held::default();
         for _ in 0..LOADS_MAX {

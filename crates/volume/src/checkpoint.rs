@@ -15,6 +15,7 @@ pub(crate) mod read_back;
 mod root;
 mod run;
 mod section;
+mod uplink;
 mod uploads;
 
 pub use build::{BuiltCheckpoint, build};
@@ -28,4 +29,5 @@ pub(crate) use payload::{OLDEST_VERSION as PAYLOAD_OLDEST_VERSION, VERSION as PA
 pub(crate) use root::{pack_checkpoint, sealed_snapshots};
 pub(crate) use run::run;
 pub use section::MemberSection;
+pub use uplink::Uplink;
 pub use uploads::{LostSegments, ReadBackStatus, Uploads};

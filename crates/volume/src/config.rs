@@ -41,6 +41,8 @@ pub struct VolumeConfig {
     pub wait_limit: Duration,
     /// What becomes of calls that are to be answered at level 2 while the cloud does not take anything.
     pub on_disconnect: OnDisconnect,
+    /// Of a volume that many write at the same moment: what is unpublished takes the measured uplink so long at most, and so long do others wait for a lease.
+    pub recall_within: Duration,
     /// How often a volume that commits asks whether the cleaner proposes anything: one read of the table.
     pub merge_every: Duration,
 }
@@ -120,6 +122,7 @@ impl Default for VolumeConfig {
             fetch_prices: FetchPrices::default(),
             wait_limit: Duration::from_secs(10),
             on_disconnect: OnDisconnect::Wait,
+            recall_within: Duration::from_secs(60),
             // 43,800 reads a month, a cent, if it never stops.
             merge_every: Duration::from_secs(60),
         }

@@ -40,6 +40,8 @@ use std::{
 
 /// Requests remembered for retransmissions: a client gives up or reconnects long before this many others are done.
 const COMPLETED_MAX: usize = 1024;
+/// What a record is reckoned with of what is to be uploaded, besides data: a name, an inode, and their share of the nodes above.
+const RECORD_BYTES: u64 = 256;
 
 /// How long an answered request is remembered; Linux retransmits over TCP after 60 s.
 const COMPLETED_SECONDS: i64 = 180;
@@ -108,6 +110,8 @@ pub struct State {
     records_since_freeze: u64,
     /// Bytes of file data written since the last freeze.
     dirty_bytes: u64,
+    /// The same of what is frozen, records and data.
+    frozen_bytes: u64,
     written_bytes: u64,
     resident: ResidentWrites,
     pages_loaded: usize,
@@ -138,6 +142,7 @@ impl State {
             applied: Sequence(0),
             records_since_freeze: 0,
             dirty_bytes: 0,
+            frozen_bytes: 0,
             written_bytes: 0,
             resident: ResidentWrites::default(),
             pages_loaded: 0,
@@ -363,6 +368,16 @@ impl State {
         self.dirty_bytes
     }
 
+    /// About how much is in no root: data that was written, frozen or not, and a flat size for each record.
+    pub fn unpublished_bytes(&self) -> u64 {
+        self.frozen_bytes + self.changed_bytes()
+    }
+
+    /// Of what changed since the last freeze.
+    fn changed_bytes(&self) -> u64 {
+        self.dirty_bytes + self.records_since_freeze * RECORD_BYTES
+    }
+
     pub fn dirty_inodes(&self) -> usize {
         self.dirty.len()
     }
@@ -463,6 +478,7 @@ impl State {
     /// Takes everything that changed since the last freeze, for a checkpoint. Until [`State::install`], reads find it in the
     /// frozen layer.
     pub fn freeze(&mut self) -> Vec<FrozenEntry> {
+        self.frozen_bytes += self.changed_bytes();
         self.records_since_freeze = 0;
         self.dirty_bytes = 0;
         let dirty = std::mem::take(&mut self.dirty);
@@ -482,6 +498,7 @@ impl State {
     /// Takes over what a committed checkpoint built from the entries it had frozen: (inode, new content, bytes used).
     pub fn install(&mut self, inode_map: Option<TreeRoot>, built: Vec<(u64, Content, u64)>) {
         self.inode_map = inode_map;
+        self.frozen_bytes = 0;
         for (number, content, used_bytes) in built {
             let entry = self
                 .entries

@@ -132,6 +132,9 @@ struct WrittenVolume {
     leases: Option<WrittenLeases>,
     #[serde(default)]
     freshness: Option<Span>,
+    /// How long what is unpublished may take the uplink, of a volume with leases by inode.
+    #[serde(default)]
+    recall_within: Option<Span>,
     #[serde(default)]
     stale_reads: Option<WrittenStaleReads>,
     #[serde(default)]
@@ -416,7 +419,7 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
     let (freshness, stale_reads) = (written.freshness, written.stale_reads);
     let by_inode = by_inode::options(
         (written.leases, written.shared, written.follow),
-        freshness,
+        (freshness, written.recall_within),
         stale_reads,
         written.on_disconnect,
     )?;

@@ -40,4 +40,24 @@ pub(super) fn expose(out: &mut Families, by_inode: &ByInodePart) {
         "How long they waited for it, all together.",
         by_inode.waits_ms as f64 / 1e3,
     );
+    out.gauge(
+        "members_unpublished_bytes",
+        "About how much of what was changed here other offices do not see yet.",
+        by_inode.unpublished_bytes,
+    );
+    out.gauge(
+        "members_unpublished_limit_bytes",
+        "How much may be unpublished: what the uplink takes in recall_within.",
+        by_inode.unpublished_limit_bytes,
+    );
+    out.gauge(
+        "members_uplink_bytes_per_second",
+        "What the uplink takes, as measured by uploads.",
+        by_inode.uplink_bytes_per_second,
+    );
+    out.counter(
+        "members_uplink_waits_total",
+        "Changes that waited for the uplink.",
+        by_inode.uplink_waits,
+    );
 }

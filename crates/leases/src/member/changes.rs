@@ -3,7 +3,8 @@
 use super::{Member, Own, single};
 use crate::MemberError;
 use firn_anchor::{
-    ARENA_BITS, AnchorError, Arena, ArenaChange, LEVEL_MAX, LeaseRange, MAX_LEASES, MemberEntry, MemberNumber,
+    ARENA_BITS, AnchorError, Arena, ArenaChange, COMMIT_LEASE, LEVEL_MAX, LeaseRange, MAX_LEASES,
+    MemberEntry, MemberNumber,
 };
 use firn_env::Monotonic;
 use std::time::Duration;
@@ -230,19 +231,28 @@ impl Member {
         }
     }
 
-    /// Gives what others wait for, if somebody said that they do.
-    pub(super) async fn answer_mail(&self) -> Result<(), MemberError> {
+    /// For how long a holder's record has stood still, as far as it was looked at.
+    pub(super) fn silence_of(&self, own: &Own, holder: MemberNumber) -> Duration {
+        let watched = own.watched.get(&holder);
+        watched.map_or(Duration::ZERO, |watched| self.env.now().since(watched.since))
+    }
+
+    /// Gives what others wait for, if somebody said that they do; `publishes`: also what has to be published before.
+    pub(super) async fn answer_mail(&self, publishes: bool) -> Result<(), MemberError> {
         let (mail, wanted) = {
             let own = self.own.lock().await;
             let mail = self.anchor.mail(self.volume, self.number).await?;
             if mail == own.mail {
                 return Ok(());
             }
+            let commits = (COMMIT_LEASE >> ARENA_BITS, single(COMMIT_LEASE));
             let mut wanted = Vec::new();
             for seen in self.anchor.arenas(self.volume).await? {
                 let mut table = self.table();
                 table.see(&seen.arena);
-                let ranges = table.wanted(&seen.arena);
+                let mut ranges = table.wanted(&seen.arena);
+                // Whoever has that gives it without being asked.
+                ranges.retain(|range| (seen.arena.number(), *range) != commits);
                 // Before anything is published: what is published then is all of it.
                 table.close(seen.arena.number(), &ranges);
                 wanted.extend(ranges.into_iter().map(|range| (seen.arena.number(), range)));
@@ -254,7 +264,7 @@ impl Member {
         }
         let mut is_all_given = true;
         for (arena, range) in wanted {
-            is_all_given &= self.give(arena, range).await?;
+            is_all_given &= self.give(arena, range, publishes).await?;
         }
         if is_all_given {
             self.own.lock().await.mail = mail;
@@ -262,8 +272,13 @@ impl Member {
         Ok(())
     }
 
-    /// Gives a range, once everything of it is published and nothing pins it.
-    pub(super) async fn give(&self, arena: u64, range: LeaseRange) -> Result<bool, MemberError> {
+    /// Gives a range, once everything of it is published and nothing pins it. `false`: it is still needed, or would have to be published and is not to be.
+    pub(super) async fn give(
+        &self,
+        arena: u64,
+        range: LeaseRange,
+        publishes: bool,
+    ) -> Result<bool, MemberError> {
         let is_careless = firn_env::planted!("leases.given_unpublished");
         {
             let table = self.table();
@@ -271,8 +286,17 @@ impl Member {
                 return Ok(false);
             }
         }
-        if !is_careless {
-            self.publish().await?;
+        // What is published is given though all else of this member is not.
+        let is_published =
+            self.content.is_published(arena, range) && !firn_env::planted!("leases.gives_behind_all");
+        if !is_careless && !is_published {
+            if !publishes {
+                return Ok(false);
+            }
+            self.line().is_asked = true;
+            let published = self.publish().await;
+            self.line().is_asked = false;
+            published?;
         }
         let mut own = self.own.lock().await;
         let own = &mut *own;
@@ -283,6 +307,10 @@ impl Member {
         {
             // In one step: from here on no change pins it, and none was made since it was published.
             let mut table = self.table();
+            if table.holds((arena << ARENA_BITS) + u64::from(range.first())) != Some(true) {
+                // Given meanwhile by another look at the mail.
+                return Ok(true);
+            }
             let is_free = !table.is_pinned(arena, range) && self.content.is_published(arena, range);
             if !is_free && !is_careless {
                 return Ok(false);

@@ -1,97 +1,281 @@
-//! The turn to commit: without it a member over a slow uplink would lose to others for as long as they commit more often than it uploads.
+//! The lease of commits: members that commit at the same moment go one after the other, instead of each building in vain what another was faster with.
 //!
 //! ```text
-//! lost twice ─▶ take the turn, wake everybody ─▶ build, commit ─▶ give it: to who waits, or nobody
-//!                        others that know of it ─▶ wait for it, in order of their coming, before they build
+//! lost a try, or met others within 10 s ─▶ stand in line ─▶ had ─▶ build, commit ─┬─▶ more is awaited, and had for less than 500 ms
+//!        others that see it in the arena ────────▲                     ▲          │            │
+//!                                                                      └──────────┼────────────┘
+//!                                                                                 └─▶ given to the first in line, or to nobody
 //! ```
 //!
-//! It is a lease of a number that is no inode, so that who has it and is gone is taken from, or broken, as any other. **Nothing is safe by it**: who does not know of it, or has
-//! waited for five minutes, commits without.
+//! It is a lease of a number that is no inode: the arena's queue is the line, in order of coming, and who has it and is gone is taken from, or broken, as any other. Each try reads that
+//! arena beside the root, so that nobody has to be told. **Nothing is safe by it**: who has waited for five minutes, or for a holder that has given no sign of life for 20 s, commits without.
+//!
+//! *Several commits, not one*: getting and giving are two writes of one record, as many as it takes in a crowd, and a commit on one's own root adopts nothing. *Half a second*: sixteen
+//! that publish all the time each come within some ten seconds.
+//!
+//! **Who builds for long** (over a slow uplink) takes it only after two lost tries: while it has it all others wait, so it leaves them two thirds of the time, unless somebody waits for what
+//! it has to publish.
 
-use super::{Member, Own, changes::Unsettled, single};
-use crate::MemberError;
-use firn_anchor::{ARENA_BITS, ArenaChange, COMMIT_LEASE, LeaseRange};
-use std::time::Duration;
+use super::{ASKED_LATELY, Member, Own, changes::Unsettled, single};
+use crate::{Build, MemberError};
+use firn_anchor::{
+    ARENA_BITS, AnchorError, Arena, ArenaChange, COMMIT_LEASE, LEVEL_MAX, LeaseRange, MAX_LEASE_QUEUE,
+};
+use firn_env::Monotonic;
+use std::{sync::MutexGuard, time::Duration};
 
-/// Tries that are lost before the turn is taken.
-const TRIES_WITHOUT: usize = 2;
+/// Tries that are lost before who builds for long stands in line.
+const TRIES_OF_LONG: usize = 2;
+/// A build is long from here on: several times what a commit takes over a line of 100 ms.
+const LONG: Duration = Duration::from_secs(1);
 /// The longest that others are waited for. What an office uploads in that time is committed whatever others do; more of it only when they pause.
 const COMMIT_LEASE_MAX: Duration = Duration::from_secs(300);
-/// Between two looks of who waits.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// For so long who has it goes on with what is awaited meanwhile.
+const SLICE: Duration = Duration::from_millis(500);
+/// What is awaited next comes within so long of the commit before, as clients over a local network do.
+const NEXT_WITHIN: Duration = Duration::from_millis(10);
+/// Who met others for so long stands in line before it builds.
+const MET_LATELY: Duration = Duration::from_secs(10);
+/// Between two looks of the first in line, and of the next ones for each that is before them; the longest.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+const LOOK_NEXT: Duration = Duration::from_millis(60);
+const LOOK_MAX: Duration = Duration::from_millis(500);
+/// A line that stands still for so long has its holder looked at, again and again.
+const LOOK_AT_HOLDER: Duration = Duration::from_secs(5);
+/// A holder whose record stands still for so long, two of its signs of life, is waited for no more.
+const SILENT_HOLDER: Duration = Duration::from_secs(20);
+
+/// How a member stands to the lease of commits.
+#[derive(Default)]
+pub(super) struct Line {
+    /// It was asked for, and neither given nor given up since.
+    is_in: bool,
+    /// Since when it is had.
+    had_since: Option<Monotonic>,
+    /// When others that commit were met last.
+    met_at: Option<Monotonic>,
+    /// How long the last build took.
+    last_build: Duration,
+    /// Somebody waits for what is being published.
+    pub(super) is_asked: bool,
+}
+
+impl Line {
+    /// Something was built, or given up, after so long.
+    pub(super) fn built(&mut self, took: Duration, built: &Option<Build>) {
+        match built {
+            Some(Build::Root(_)) => self.last_build = took,
+            None => self.last_build = self.last_build.max(took),
+            Some(Build::Nothing | Build::LeafChanged { .. }) => {}
+        }
+    }
+}
 
 impl Member {
-    /// Publishes, and gives the turn if it came to that; by who has the right to publish.
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().expect("no panic under this lock")
+    }
+
+    /// Publishes, and gives the lease if it came to that and nothing more is awaited; by who has the right to publish.
     pub(super) async fn publish_and_give(&self) -> Result<(), MemberError> {
         let published = self.publish_alone().await;
-        match self.give_commit_lease().await {
+        if published.is_ok() && self.is_slice_left() {
+            self.env.sleep(NEXT_WITHIN).await;
+            if self.goes_on() {
+                return published;
+            }
+        }
+        match self.leave_line().await {
             // It is given by the next look of [`Member::tend`].
             Err(MemberError::Anchor(error)) if error.is_transient() => published,
             ended => published.and(ended),
         }
     }
 
-    /// Before a try to commit, after so many that were lost: waits for the turn, if somebody has it or this member needs it.
-    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<(), MemberError> {
-        if firn_env::planted!("leases.no_commit_lease") {
-            return Ok(());
-        }
-        let is_needed = lost >= TRIES_WITHOUT && self.holds(COMMIT_LEASE) != Some(true);
-        if !is_needed && !self.table().is_anothers(COMMIT_LEASE) {
-            return Ok(());
-        }
-        let began = self.env.now();
-        loop {
-            let is_own = {
-                let mut own = self.own.lock().await;
-                let own = &mut *own;
-                self.settle(own).await?;
-                self.take(own, COMMIT_LEASE).await?
-            };
-            if is_own {
-                break;
-            }
-            if self.env.now().since(began) >= COMMIT_LEASE_MAX {
-                tracing::warn!("another office has uploaded for five minutes, and is waited for no more");
-                return Ok(());
-            }
-            self.env.sleep(LOOK_AGAIN).await;
-            self.beat_if_due().await?;
-        }
-        match is_needed {
-            true => self.tell_others().await,
-            false => Ok(()),
+    fn is_slice_left(&self) -> bool {
+        let had_since = self.line().had_since;
+        had_since.is_some_and(|since| self.env.now().since(since) < SLICE)
+    }
+
+    /// Whether the lease is kept for what is awaited.
+    fn goes_on(&self) -> bool {
+        self.is_slice_left() && self.content.is_awaited()
+    }
+
+    /// Others committed, or are about to.
+    pub(super) fn meets_others(&self) {
+        self.line().met_at = Some(self.env.now());
+    }
+
+    /// Whether somebody else has the lease, for whom this member would wait.
+    pub(super) fn is_others_turn(&self) -> bool {
+        self.table().is_anothers(COMMIT_LEASE)
+            && !firn_env::planted!("leases.no_commit_lease")
+            && !self.is_all_published()
+    }
+
+    /// What is published waits for nobody.
+    fn is_all_published(&self) -> bool {
+        let everything = LeaseRange::around(0, LEVEL_MAX).expect("the highest level");
+        let arenas = self.table().arenas();
+        arenas
+            .iter()
+            .all(|arena| self.content.is_published(*arena, everything))
+    }
+
+    /// Whether the lease is to be had before the next build, after so many tries that were lost.
+    fn needs_lease(&self, lost: usize) -> bool {
+        let now = self.env.now();
+        let line = self.line();
+        match line.last_build >= LONG && !line.is_asked {
+            true => lost >= TRIES_OF_LONG,
+            false => lost > 0 || line.met_at.is_some_and(|met| now.since(met) < MET_LATELY),
         }
     }
 
-    /// Has everybody who is there look at the arenas.
-    async fn tell_others(&self) -> Result<(), MemberError> {
-        for entry in self.anchor.members(self.volume).await? {
-            if entry.member == self.number || entry.tuple.record.is_absent() {
-                continue;
-            }
-            let mut own = self.own.lock().await;
-            let own = &mut *own;
-            self.settle(own).await?;
-            let bumped = self.anchor.bump_mail(&mut own.membership, entry.member).await;
-            bumped.map_err(|error| self.told(error))?;
+    /// Reads who has the lease and who waits for it, beside the root.
+    pub(super) async fn look_at_line(&self) -> Result<(), MemberError> {
+        if self.line().had_since.is_none() {
+            let seen = self.anchor.arena(self.volume, COMMIT_LEASE).await?;
+            self.table().see(&seen.arena);
         }
         Ok(())
     }
 
-    /// Gives the turn, if this member has it.
-    pub(super) async fn give_commit_lease(&self) -> Result<(), MemberError> {
-        if self.holds(COMMIT_LEASE) != Some(true) {
+    /// Before a try to commit, after so many that were lost: stands in line if somebody has the lease, or this member needs it. Whether it did.
+    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<bool, MemberError> {
+        if firn_env::planted!("leases.no_commit_lease") {
+            return Ok(false);
+        }
+        if self.line().had_since.is_some() && self.holds(COMMIT_LEASE) == Some(true) {
+            return Ok(true);
+        }
+        if !(self.needs_lease(lost) || self.is_others_turn()) || self.is_all_published() {
+            return Ok(false);
+        }
+        let began = self.env.now();
+        let (mut place, mut stands_since, mut looked) = (None, began, began);
+        loop {
+            self.meets_others();
+            let mut guard = self.own.lock().await;
+            let own = &mut *guard;
+            self.settle(own).await?;
+            let Some(found) = self.stand_in_line(own).await? else {
+                self.line().had_since = Some(self.env.now());
+                return Ok(true);
+            };
+            let now = self.env.now();
+            if place != Some(found) {
+                (place, stands_since, looked) = (Some(found), now, now);
+            }
+            if now.since(began) >= COMMIT_LEASE_MAX {
+                tracing::warn!("another office has uploaded for five minutes, and is waited for no more");
+                return Ok(true);
+            }
+            if now.since(looked) >= LOOK_AT_HOLDER {
+                looked = now;
+                // Of who is away or was broken it is taken, and who is silent for a minute is broken.
+                self.take(own, COMMIT_LEASE).await?;
+                let holder = self.table().holder(COMMIT_LEASE);
+                if holder.is_some_and(|holder| self.silence_of(own, holder) >= SILENT_HOLDER) {
+                    return Ok(true);
+                }
+            }
+            let stands = now.since(stands_since);
+            let base = match found {
+                0 => LOOK_FIRST,
+                ahead => LOOK_NEXT * ahead.min(8) as u32,
+            };
+            drop(guard);
+            self.env.sleep(base.max(stands / 8).min(LOOK_MAX)).await;
+            self.beat_if_due().await?;
+        }
+    }
+
+    /// Looks at the line, and joins it. `None`: the lease is had; else how many wait before this member.
+    async fn stand_in_line(&self, own: &mut Own) -> Result<Option<usize>, MemberError> {
+        let seen = self.anchor.arena(self.volume, COMMIT_LEASE).await?;
+        self.table().see(&seen.arena);
+        let change = match (
+            seen.arena.holder(single(COMMIT_LEASE)),
+            self.place_in(&seen.arena),
+        ) {
+            (Ok(Some(holder)), _) if holder == self.number => return Ok(None),
+            (_, Some(place)) => return Ok(Some(place)),
+            (Ok(None), None) => ArenaChange::Take,
+            (Ok(Some(_)) | Err(_), None) => ArenaChange::Want,
+        };
+        self.line().is_in = true;
+        let changed = self
+            .anchor
+            .change_lease(&mut own.membership, (COMMIT_LEASE, 0), change)
+            .await;
+        let arena = match changed {
+            // So many want it that this one is not heard.
+            Err(AnchorError::Contended { .. }) => None,
+            changed => self.lost_race(changed)?,
+        };
+        let Some(arena) = arena else {
+            return Ok(Some(MAX_LEASE_QUEUE));
+        };
+        self.table().see(&arena);
+        match arena.holder(single(COMMIT_LEASE)) == Ok(Some(self.number)) {
+            true => Ok(None),
+            false => Ok(Some(self.place_in(&arena).unwrap_or(MAX_LEASE_QUEUE))),
+        }
+    }
+
+    fn place_in(&self, arena: &Arena) -> Option<usize> {
+        let mut leases = arena.leases().iter();
+        let line = leases.find(|lease| lease.range == single(COMMIT_LEASE))?;
+        line.queue.iter().position(|member| *member == self.number)
+    }
+
+    /// Gives the lease, or one's place in line.
+    pub(super) async fn leave_line(&self) -> Result<(), MemberError> {
+        let is_in = self.line().is_in;
+        if !is_in && self.holds(COMMIT_LEASE) != Some(true) {
             return Ok(());
         }
         let mut own = self.own.lock().await;
         let own = &mut *own;
         self.settle(own).await?;
-        if own.is_away() || self.holds(COMMIT_LEASE) != Some(true) {
-            return Ok(());
+        if !own.is_away() {
+            if self.holds(COMMIT_LEASE) != Some(true) {
+                let left = self
+                    .anchor
+                    .change_lease(&mut own.membership, (COMMIT_LEASE, 0), ArenaChange::Withdraw)
+                    .await;
+                if let Some(arena) = self.lost_race(left)? {
+                    self.table().see(&arena);
+                }
+            }
+            // Also what came just now.
+            if self.holds(COMMIT_LEASE) == Some(true) {
+                let arena = COMMIT_LEASE >> ARENA_BITS;
+                self.hand_over(own, arena, single(COMMIT_LEASE)).await?;
+            }
         }
-        self.hand_over(own, COMMIT_LEASE >> ARENA_BITS, single(COMMIT_LEASE))
-            .await
+        let mut line = self.line();
+        (line.is_in, line.had_since) = (false, None);
+        Ok(())
+    }
+
+    /// Gives the lease if nothing more is awaited, or it was had for long; between two publications.
+    pub(super) async fn leave_line_if_done(&self) -> Result<(), MemberError> {
+        let Ok(_publisher) = self.publisher.try_lock() else {
+            return Ok(());
+        };
+        match self.goes_on() {
+            true => Ok(()),
+            false => self.leave_line().await,
+        }
+    }
+
+    /// Whether others asked for something of this member lately.
+    pub(super) fn is_asked_lately(&self) -> bool {
+        let asked_at = *self.asked_at.lock().expect("no panic under this lock");
+        asked_at.is_some_and(|asked| self.env.now().since(asked) < ASKED_LATELY)
     }
 
     /// Gives a range that nothing rests on any more.

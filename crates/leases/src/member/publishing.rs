@@ -42,16 +42,26 @@ impl Member {
     /// Publishes, as the only one of this member that does. What is built is uploaded beside everything else that the member does; only reads of the root and the commit itself are
     /// made under the lock of [`Own`].
     pub(super) async fn publish_alone(&self) -> Result<(), MemberError> {
-        for lost in 0..TRIES {
-            self.wait_for_commit_lease(lost).await?;
+        let mut lost = 0;
+        for _ in 0..TRIES {
+            let has_waited = self.wait_for_commit_lease(lost).await?;
             let (tuple, moved) = {
                 let mut own = self.own.lock().await;
                 let own = &mut *own;
                 self.settle(own).await?;
-                self.refresh(own).await?;
+                let (refreshed, looked) = futures::join!(self.refresh(own), self.look_at_line());
+                refreshed.and(looked)?;
                 (own.adopted.0.clone(), self.moved.notified())
             };
-            let Some(built) = self.build_beside(&tuple, moved).await? else {
+            if !has_waited && self.is_others_turn() {
+                continue;
+            }
+            let began = self.env.now();
+            let built = self.build_beside(&tuple, moved).await?;
+            self.line().built(self.env.now().since(began), &built);
+            let Some(built) = built else {
+                lost += 1;
+                self.meets_others();
                 continue;
             };
             let mut own = self.own.lock().await;
@@ -68,6 +78,8 @@ impl Member {
             self.settle(own).await?;
             let (adopted, seen) = own.adopted.clone();
             if !is_same_root(&adopted, &tuple) {
+                lost += 1;
+                self.meets_others();
                 continue;
             }
             let commit_id = self.env.random_bytes();
@@ -94,7 +106,11 @@ impl Member {
                     own.doubt = None;
                     return Ok(());
                 }
-                Ok(MemberCommitEnd::RootMoved) => own.doubt = None,
+                Ok(MemberCommitEnd::RootMoved) => {
+                    own.doubt = None;
+                    lost += 1;
+                    self.meets_others();
+                }
                 Err(error) if error.is_transient() => {}
                 Err(error) => return Err(self.told(error)),
             }

@@ -31,6 +31,14 @@ pub struct ByInodeStatus {
     pub waited: Duration,
     /// How long the longest did.
     pub longest_wait: Duration,
+    /// About how much of what was changed here is in no root.
+    pub unpublished_bytes: u64,
+    /// How much may be: what the uplink takes in [`recall_within`](crate::VolumeConfig::recall_within).
+    pub unpublished_limit_bytes: u64,
+    /// What the uplink takes, as measured; 2 Mbit/s before anything was.
+    pub uplink_bytes_per_second: u64,
+    /// Changes that waited for it.
+    pub uplink_waits: u64,
 }
 
 /// Waits for leases.
@@ -79,6 +87,10 @@ impl Volume {
             lease_waits: waits.count,
             waited: waits.waited,
             longest_wait: waits.longest,
+            unpublished_bytes: inner.lock().unpublished_bytes(),
+            unpublished_limit_bytes: inner.unpublished_limit_bytes(),
+            uplink_bytes_per_second: inner.checkpointer.packer.progress.uplink.bytes_per_second(),
+            uplink_waits: by_inode.uplink_waits(),
         })
     }
 }

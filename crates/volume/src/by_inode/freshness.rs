@@ -8,8 +8,7 @@
 //!         one read of the root for all that wait, adopted ─▶ answered; what takes too long is told to try again
 //! ```
 //!
-//! Nobody asks anything while no client does. A root is read under the lock under which the member publishes, so that a read of what others hold waits for the end of
-//! an upload that is under way; one of what is held does not.
+//! Nobody asks anything while no client does. A root is read beside what is being uploaded, so that no read waits for the end of an upload.
 
 use crate::volume::Inner;
 use firn_env::{Monotonic, Wait};

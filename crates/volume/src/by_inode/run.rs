@@ -4,6 +4,7 @@
 //! |---|---|
 //! | each second, five times a second as long as others wait for leases, or woken | publish if it is due by the cadence, or somebody waits for level 2 |
 //! | then | tend: a beat if the last is 10 s old, the mail; of an office in which nobody asks anything neither, since it goes away |
+//! | beside both | what others want and is published is given, as often |
 //! | each five minutes | adopt the newest root: a cleaner deletes what only older ones need, an hour after it is not needed any more |
 //! | broken, or a leaf changed | the service ends; the journal stays as it is |
 //! | anything else that fails | again after a second: what was acknowledged is in the journal |
@@ -11,7 +12,8 @@
 
 use crate::{config::Cadence, volume::Inner};
 use firn_anchor::AnchorError;
-use firn_leases::MemberError;
+use firn_env::Monotonic;
+use firn_leases::{Member, MemberError};
 use futures::future::{Either, select};
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -36,6 +38,7 @@ async fn work(inner: &Inner) {
     let mut failures = 0_u32;
     let mut looked = inner.env.now();
     let mut left_at = None;
+    let mut tended = None;
     loop {
         let woken = inner.checkpointer.woken();
         let mut woken = pin!(woken);
@@ -43,13 +46,18 @@ async fn work(inner: &Inner) {
         let mut done = Ok(());
         if is_due(inner) {
             inner.checkpointer.begin();
-            done = member.publish().await;
+            done = beside(inner, &member, member.publish()).await;
             // Who waits looks again, also where there was nothing to publish.
             inner.checkpointer.tell_committed();
         }
         // Also where that failed: a member that gives no sign of life is broken.
-        if !done.as_ref().is_err_and(ends) {
-            done = done.and(member.tend().await);
+        // What is awaited is published before the mail is looked at once more.
+        let now = inner.env.now();
+        let goes_on = done.is_ok() && inner.checkpointer.is_wanted();
+        let is_tend_due = tended.is_none_or(|tended: Monotonic| now.since(tended) >= member.tend_after());
+        if !done.as_ref().is_err_and(ends) && (is_tend_due || !goes_on) {
+            tended = Some(now);
+            done = done.and(beside(inner, &member, member.tend()).await);
         }
         if done.is_ok() {
             done = inner.leave_if_idle(&mut left_at).await;
@@ -82,6 +90,25 @@ async fn work(inner: &Inner) {
         }
         // Either the time is up, or somebody wants something.
         let _ = inner.env.timeout(member.tend_after(), woken).await;
+    }
+}
+
+/// Something that may take as long as an upload; what others want and is published is given meanwhile.
+async fn beside<T>(inner: &Inner, member: &Member, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        if let Ok(done) = inner.env.timeout(member.tend_after(), work.as_mut()).await {
+            return done;
+        }
+        let giving = pin!(member.give_published());
+        match select(work.as_mut(), giving).await {
+            Either::Left((done, giving)) => {
+                // A gift that is under way is not given up. What is wrong the work finds, too, or the next look.
+                let _ = giving.await;
+                return done;
+            }
+            Either::Right(_) => {}
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! done before the commit.
 
 use super::{
-    CheckpointError, Compressibility, Uploads,
+    CheckpointError, Compressibility, Uplink, Uploads,
     read_back::{Found, compare, tail_of, wait_for_room},
 };
 use crate::{
@@ -69,6 +69,8 @@ pub struct UploadProgress {
     pub last_error: std::sync::Mutex<Option<String>>,
     /// What the store acknowledged.
     pub uploads: Uploads,
+    /// What the line takes.
+    pub uplink: Uplink,
 }
 
 /// Packs the objects of one checkpoint.
@@ -359,8 +361,14 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
     context.objects.pin(id, &parts).await;
     let tail = tail_of(&parts);
     loop {
+        let on_its_way = context.progress.uplink.begin(&context.env, bytes);
         match context.store.put(&key, parts.clone(), PutMode::Create).await {
-            Ok(()) => break,
+            Ok(()) => {
+                if let Some(on_its_way) = on_its_way {
+                    on_its_way.arrived();
+                }
+                break;
+            }
             // The name is new with this incarnation of the writer, so an earlier try of ours put it: but perhaps not whole.
             Err(StoreError::AlreadyExists { .. }) => {
                 foreign = matches!(compare(&context, id, bytes, &tail).await, Ok(Found::Others))

@@ -26,7 +26,7 @@ const AFTER_A_BREAK: Duration = Duration::from_secs(100);
 /// How many files each office makes while the other does.
 const FILES: usize = 40;
 
-const SHARED: &str = "shared = true\nleases = \"inode\"\nfreshness = \"0 s\"";
+const SHARED: &str = "shared = true\nleases = \"inode\"\nfreshness = \"0 s\"\nrecall_within = \"2 s\"";
 
 /// What the making of such a volume is told.
 const BY_INODE: [&str; 2] = ["--leases", "inode"];
@@ -189,6 +189,12 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
     }
     let shown = offices.one.command("status", &[]).await.unwrap();
     assert!(shown.contains("offices write it at the same moment"), "{shown}");
+    // Of the two seconds that the configuration says, over a line of which nothing is known yet or which is this machine's.
+    assert!(
+        of_one["unpublished_limit_bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 20),
+        "{of_one}"
+    );
+    assert!(shown.contains("within recall_within"), "{shown}");
 
     // What such a volume cannot have is refused, with a reason.
     for (command, arguments) in [

@@ -1,0 +1,82 @@
+//! The bound on what is unpublished: what the measured uplink takes within `recall_within`, so that others wait no longer than that for a lease.
+//!
+//! ```text
+//! unpublished = what is frozen and being uploaded + what was changed since
+//! a change begins ─▶ unpublished below uplink x recall_within? ──yes──▶ it goes on
+//!                          ▲          │ no: publish
+//!                          └── commit ◀┘            no room within the wait limit: the client is told to try again
+//! ```
+//!
+//! Who gives a lease publishes everything first (decision 0232), so that the whole of it bounds the wait. A change waits before it has pinned anything: who waits here keeps no lease from others. What frees
+//! something never waits. Data that is written over counts twice until it is published, and metadata by a flat size; both make the bound a little stricter.
+
+use super::ByInode;
+use crate::volume::Inner;
+use firn_env::Wait;
+use firn_vfs::VfsError;
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// Of a line that is slower than 17 KB/s: less than a client writes at once would be no room at all.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// How often who waits looks at what was measured.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+const FULL: VfsError = VfsError::TryAgain {
+    reason: "more is unpublished than the uplink takes within recall_within",
+};
+
+impl ByInode {
+    /// Changes that waited for the uplink.
+    pub(super) fn uplink_waits(&self) -> u64 {
+        self.uplink_waits.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    /// What may be unpublished.
+    pub(super) fn unpublished_limit_bytes(&self) -> u64 {
+        let bytes_per_second = self.checkpointer.packer.progress.uplink.bytes_per_second();
+        let within_ms = self.config.recall_within.as_millis();
+        let bytes = u128::from(bytes_per_second) * within_ms / 1000;
+        u64::try_from(bytes).unwrap_or(u64::MAX).max(LEAST_BYTES)
+    }
+
+    fn has_room_on_uplink(&self) -> bool {
+        firn_env::planted!("volume.unpublished_without_bound")
+            || self.lock().unpublished_bytes() < self.unpublished_limit_bytes()
+    }
+
+    /// Holds a change back while more is unpublished than the uplink takes in time.
+    ///
+    /// # Errors
+    /// `TryAgain` if that lasts for the wait limit; nothing was changed.
+    pub(crate) async fn wait_for_uplink(&self) -> Result<(), VfsError> {
+        let Some(by_inode) = &self.by_inode else {
+            return Ok(());
+        };
+        if self.has_room_on_uplink() {
+            return Ok(());
+        }
+        by_inode.uplink_waits.fetch_add(1, Ordering::Relaxed);
+        by_inode.last_call.note(self.env.now());
+        let deadline = self.env.now().after(self.config.wait_limit);
+        loop {
+            let committed = self.checkpointer.committed();
+            futures::pin_mut!(committed);
+            committed.as_mut().enable();
+            self.check_serving()?;
+            if self.has_room_on_uplink() {
+                return Ok(());
+            }
+            self.checkpointer.want();
+            let _waiting = self.env.waits_for(Wait::Room);
+            let left = deadline.since(self.env.now());
+            if left.is_zero() {
+                return Err(FULL);
+            }
+            // The line may turn out to take more before anything is committed.
+            let _ = self.env.timeout(left.min(LOOK_AGAIN), committed).await;
+        }
+    }
+}
