@@ -47,7 +47,7 @@ pub trait Content: Send + Sync {
     /// [`MemberError::Content`]: nothing is published.
     async fn build(&self, volume: &VolumeTuple) -> Result<Build, MemberError>;
 
-    /// Whether nothing of a range of an arena is unpublished. Asked under the lock of the lease table: no I/O, and no lock under which that table is asked.
+    /// Whether nothing of a range of an arena is unpublished, nor anything that was done under a lease of it: it is given then. Of the shape lease that is each move of a directory. Asked under the lock of the lease table: no I/O, and no lock under which that table is asked.
     fn is_published(&self, arena: u64, range: LeaseRange) -> bool;
 
     /// Whether somebody waits until what is unpublished is committed: then the member goes on while it has the right to.

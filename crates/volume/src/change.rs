@@ -221,6 +221,9 @@ impl Inner {
                     ..Record::new(caller.request, now, operation)
                 };
                 let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
+                if held.has_shape() {
+                    state.moved_directory();
+                }
                 let answer = answer(&mut state, before);
                 Ok(Done {
                     answer,

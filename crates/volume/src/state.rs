@@ -479,6 +479,9 @@ impl State {
     /// frozen layer.
     pub fn freeze(&mut self) -> Vec<FrozenEntry> {
         self.frozen_bytes += self.changed_bytes();
+        if let Some(beside) = &mut self.beside {
+            beside.freeze();
+        }
         self.records_since_freeze = 0;
         self.dirty_bytes = 0;
         let dirty = std::mem::take(&mut self.dirty);

@@ -1,7 +1,7 @@
 //! The lease of commits: members that commit at the same moment go one after the other, instead of each building in vain what another was faster with.
 //!
 //! ```text
-//! lost a try, or met others within 10 s ─▶ stand in line ─▶ had ─▶ build, commit ─┬─▶ more is awaited, and had for less than 500 ms
+//! lost a try, or met others within 10 s ─▶ stand in line ─▶ had ─▶ build, commit ─┬─▶ more is awaited, and four were not made yet
 //!        others that see it in the arena ────────▲                     ▲          │            │
 //!                                                                      └──────────┼────────────┘
 //!                                                                                 └─▶ given to the first in line, or to nobody
@@ -10,8 +10,8 @@
 //! It is a lease of a number that is no inode: the arena's queue is the line, in order of coming, and who has it and is gone is taken from, or broken, as any other. Each try reads that
 //! arena beside the root, so that nobody has to be told. **Nothing is safe by it**: who has waited for five minutes, or for a holder that has given no sign of life for 20 s, commits without.
 //!
-//! *Several commits, not one*: getting and giving are two writes of one record, as many as it takes in a crowd, and a commit on one's own root adopts nothing. *Half a second*: sixteen
-//! that publish all the time each come within some ten seconds.
+//! *Four commits, not one*: getting and giving are two writes of one record, as many as it takes in a crowd, and a commit on one's own root adopts nothing. *Not more*: sixteen that publish all
+//! the time each come within a quarter of a minute. The first in line reads the root along with the arena; once it has moved four times the lease is on its way, and is not waited for.
 //!
 //! **Who builds for long** (over a slow uplink) takes it only after two lost tries: while it has it all others wait, so it leaves them two thirds of the time, unless somebody waits for what
 //! it has to publish.
@@ -30,8 +30,9 @@ const TRIES_OF_LONG: usize = 2;
 const LONG: Duration = Duration::from_secs(1);
 /// The longest that others are waited for. What an office uploads in that time is committed whatever others do; more of it only when they pause.
 const COMMIT_LEASE_MAX: Duration = Duration::from_secs(300);
-/// For so long who has it goes on with what is awaited meanwhile.
-const SLICE: Duration = Duration::from_millis(500);
+/// So many commits are made by who has it and has more that is awaited, and none is begun after so long.
+const SLICE_COMMITS: u64 = 4;
+const SLICE: Duration = Duration::from_secs(2);
 /// What is awaited next comes within so long of the commit before, as clients over a local network do.
 const NEXT_WITHIN: Duration = Duration::from_millis(10);
 /// Who met others for so long stands in line before it builds.
@@ -52,6 +53,10 @@ pub(super) struct Line {
     is_in: bool,
     /// Since when it is had.
     had_since: Option<Monotonic>,
+    /// It is on its way, from one who has made all its commits.
+    is_coming: bool,
+    /// Since then.
+    commits: u64,
     /// When others that commit were met last.
     met_at: Option<Monotonic>,
     /// How long the last build took.
@@ -60,7 +65,25 @@ pub(super) struct Line {
     pub(super) is_asked: bool,
 }
 
+/// How a member comes to a try to commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    /// It stood in line, or has the lease.
+    pub(super) has_waited: bool,
+    /// The root was read a moment ago.
+    pub(super) is_fresh: bool,
+}
+
 impl Line {
+    /// A commit was made.
+    pub(super) fn committed(&mut self) {
+        self.commits += 1;
+    }
+
+    fn gets(&mut self, now: Monotonic, is_coming: bool) {
+        (self.had_since, self.is_coming, self.commits) = (Some(now), is_coming, 0);
+    }
+
     /// Something was built, or given up, after so long.
     pub(super) fn built(&mut self, took: Duration, built: &Option<Build>) {
         match built {
@@ -93,8 +116,9 @@ impl Member {
     }
 
     fn is_slice_left(&self) -> bool {
-        let had_since = self.line().had_since;
-        had_since.is_some_and(|since| self.env.now().since(since) < SLICE)
+        let line = self.line();
+        let is_young = |since| self.env.now().since(since) < SLICE;
+        line.commits < SLICE_COMMITS && line.last_build < LONG && line.had_since.is_some_and(is_young)
     }
 
     /// Whether the lease is kept for what is awaited.
@@ -135,42 +159,86 @@ impl Member {
 
     /// Reads who has the lease and who waits for it, beside the root.
     pub(super) async fn look_at_line(&self) -> Result<(), MemberError> {
-        if self.line().had_since.is_none() {
+        let is_known = {
+            let line = self.line();
+            line.had_since.is_some() && !line.is_coming
+        };
+        if !is_known {
             let seen = self.anchor.arena(self.volume, COMMIT_LEASE).await?;
             self.table().see(&seen.arena);
+            if self.holds(COMMIT_LEASE) == Some(true) {
+                self.line().is_coming = false;
+            }
         }
         Ok(())
     }
 
-    /// Before a try to commit, after so many that were lost: stands in line if somebody has the lease, or this member needs it. Whether it did.
-    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<bool, MemberError> {
+    /// Before a try to commit, after so many that were lost: stands in line if somebody has the lease, or this member needs it.
+    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<Turn, MemberError> {
         if firn_env::planted!("leases.no_commit_lease") {
-            return Ok(false);
+            return Ok(Turn::default());
         }
-        if self.line().had_since.is_some() && self.holds(COMMIT_LEASE) == Some(true) {
-            return Ok(true);
+        let waited = Turn {
+            has_waited: true,
+            is_fresh: false,
+        };
+        let (is_had, is_coming) = {
+            let line = self.line();
+            (line.had_since.is_some(), line.is_coming)
+        };
+        if is_had && (is_coming || self.holds(COMMIT_LEASE) == Some(true)) {
+            return Ok(waited);
         }
         if !(self.needs_lease(lost) || self.is_others_turn()) || self.is_all_published() {
-            return Ok(false);
+            return Ok(Turn::default());
         }
         let began = self.env.now();
         let (mut place, mut stands_since, mut looked) = (None, began, began);
+        // Who has it, and which version the root had, when this member was first in line first.
+        let mut before_me = None;
         loop {
             self.meets_others();
             let mut guard = self.own.lock().await;
             let own = &mut *guard;
             self.settle(own).await?;
-            let Some(found) = self.stand_in_line(own).await? else {
-                self.line().had_since = Some(self.env.now());
-                return Ok(true);
+            let is_first = place == Some(0);
+            let seen = match is_first {
+                false => self.anchor.arena(self.volume, COMMIT_LEASE).await?,
+                true => {
+                    let looking = self.anchor.arena(self.volume, COMMIT_LEASE);
+                    let (refreshed, seen) = futures::join!(self.refresh(own), looking);
+                    refreshed?;
+                    seen?
+                }
+            };
+            let fresh = Turn {
+                is_fresh: is_first,
+                ..waited
+            };
+            let Some(found) = self.stand_in_line(own, &seen.arena).await? else {
+                self.line().gets(self.env.now(), false);
+                return Ok(fresh);
             };
             let now = self.env.now();
+            if is_first && found == 0 {
+                let holder = self.table().holder(COMMIT_LEASE);
+                let version = own.adopted.0.root.as_ref().map_or(0, |root| root.version.0);
+                match before_me {
+                    Some((before, first)) if before == holder => {
+                        if version >= first + SLICE_COMMITS {
+                            self.line().gets(now, true);
+                            return Ok(fresh);
+                        }
+                    }
+                    _ => before_me = Some((holder, version)),
+                }
+            }
             if place != Some(found) {
                 (place, stands_since, looked) = (Some(found), now, now);
             }
             if now.since(began) >= COMMIT_LEASE_MAX {
                 tracing::warn!("another office has uploaded for five minutes, and is waited for no more");
-                return Ok(true);
+                return Ok(waited);
             }
             if now.since(looked) >= LOOK_AT_HOLDER {
                 looked = now;
@@ -178,7 +246,7 @@ impl Member {
                 self.take(own, COMMIT_LEASE).await?;
                 let holder = self.table().holder(COMMIT_LEASE);
                 if holder.is_some_and(|holder| self.silence_of(own, holder) >= SILENT_HOLDER) {
-                    return Ok(true);
+                    return Ok(waited);
                 }
             }
             let stands = now.since(stands_since);
@@ -192,14 +260,10 @@ impl Member {
         }
     }
 
-    /// Looks at the line, and joins it. `None`: the lease is had; else how many wait before this member.
-    async fn stand_in_line(&self, own: &mut Own) -> Result<Option<usize>, MemberError> {
-        let seen = self.anchor.arena(self.volume, COMMIT_LEASE).await?;
-        self.table().see(&seen.arena);
-        let change = match (
-            seen.arena.holder(single(COMMIT_LEASE)),
-            self.place_in(&seen.arena),
-        ) {
+    /// Takes in the line as it was seen, and joins it. `None`: the lease is had; else how many wait before this member.
+    async fn stand_in_line(&self, own: &mut Own, seen: &Arena) -> Result<Option<usize>, MemberError> {
+        self.table().see(seen);
+        let change = match (seen.holder(single(COMMIT_LEASE)), self.place_in(seen)) {
             (Ok(Some(holder)), _) if holder == self.number => return Ok(None),
             (_, Some(place)) => return Ok(Some(place)),
             (Ok(None), None) => ArenaChange::Take,
@@ -257,7 +321,7 @@ impl Member {
             }
         }
         let mut line = self.line();
-        (line.is_in, line.had_since) = (false, None);
+        (line.is_in, line.had_since, line.is_coming) = (false, None, false);
         Ok(())
     }
 

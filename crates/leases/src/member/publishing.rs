@@ -44,16 +44,18 @@ impl Member {
     pub(super) async fn publish_alone(&self) -> Result<(), MemberError> {
         let mut lost = 0;
         for _ in 0..TRIES {
-            let has_waited = self.wait_for_commit_lease(lost).await?;
+            let turn = self.wait_for_commit_lease(lost).await?;
             let (tuple, moved) = {
                 let mut own = self.own.lock().await;
                 let own = &mut *own;
                 self.settle(own).await?;
-                let (refreshed, looked) = futures::join!(self.refresh(own), self.look_at_line());
-                refreshed.and(looked)?;
+                if !turn.is_fresh {
+                    let (refreshed, looked) = futures::join!(self.refresh(own), self.look_at_line());
+                    refreshed.and(looked)?;
+                }
                 (own.adopted.0.clone(), self.moved.notified())
             };
-            if !has_waited && self.is_others_turn() {
+            if !turn.has_waited && self.is_others_turn() {
                 continue;
             }
             let began = self.env.now();
@@ -104,6 +106,7 @@ impl Member {
                     // Who is dropped before the file system knows leaves the note, and settles it.
                     self.content.committed(&built).await;
                     own.doubt = None;
+                    self.line().committed();
                     return Ok(());
                 }
                 Ok(MemberCommitEnd::RootMoved) => {

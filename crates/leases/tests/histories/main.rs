@@ -10,6 +10,7 @@
 //! - **S4** an operation is committed on what it was done on;
 //! - no member salvages anything unless it was broken; and once nothing fails any more, everything that was begun is done.
 
+mod crowd;
 mod fences;
 mod files;
 mod office;

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// What a file system over an uplink needs for each root.
-struct Uplink {
+pub(crate) struct Uplink {
     env: Env,
     upload: Duration,
     is_dirty: AtomicBool,
@@ -82,7 +82,7 @@ async fn office(
 }
 
 /// Runs something on two offices, of which the first has the slow uplink.
-fn with_offices<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+pub(crate) fn with_offices<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     bug: Option<&'static str>,
     upload: Duration,
     run: impl FnOnce(Env, [(Arc<Member>, Arc<Uplink>); 2]) -> F + Send + 'static,

@@ -42,6 +42,11 @@ impl Held<'_> {
         self.inodes.iter().copied().filter(is_first).collect()
     }
 
+    /// Whether the call holds the shape lease, which it does if it moves a directory.
+    pub fn has_shape(&self) -> bool {
+        self.inodes.contains(&SHAPE_LEASE)
+    }
+
     /// What was pinned is changed.
     pub fn changed(&self) {
         if let Some(pins) = &self.pins

@@ -449,6 +449,10 @@ impl Opening {
             }
             advance(&mut state, &objects, inode).await?;
         }
+        if state.is_dirty() {
+            // Its journal may have such a move.
+            state.moved_directory();
+        }
         state.renew_completed(Timestamp::from_nanos(env.wall().0));
         let clean = local.clean_verifier.take();
         (local.writer, local.shares_taken) = (Some(self.writer), 0);

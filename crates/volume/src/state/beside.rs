@@ -11,6 +11,7 @@
 
 use super::{Snapshot, State, VolumeCounters};
 use crate::{journal::Sequence, record::Operation};
+use firn_anchor::SHAPE_LEASE;
 use firn_format::TreeRoot;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -57,9 +58,17 @@ pub struct Beside {
     /// The counters of the adopted root.
     base: VolumeCounters,
     grounds: Grounds,
+    /// Whether a directory was moved into another parent since the last freeze, and whether what is frozen has such a move: neither is a change of the shape lease's number.
+    has_moves: bool,
+    has_frozen_moves: bool,
 }
 
 impl Beside {
+    /// What was changed is taken for a root.
+    pub(super) fn freeze(&mut self) {
+        self.has_frozen_moves |= std::mem::take(&mut self.has_moves);
+    }
+
     /// An inode that had no unpublished change is changed.
     pub(super) fn note(&mut self, number: u64, inode_map: Option<TreeRoot>) {
         self.grounds.entry(number).or_insert(inode_map);
@@ -73,6 +82,8 @@ impl State {
             home,
             base: self.counters.clone(),
             grounds: Grounds::new(),
+            has_moves: false,
+            has_frozen_moves: false,
         }));
         self.counters.next_inode = next_inode;
     }
@@ -103,10 +114,21 @@ impl State {
         beside.is_some_and(|beside| beside.grounds.contains_key(&number))
     }
 
-    /// Whether nothing of these inodes is unpublished.
+    /// A directory was moved into another parent, or may have been: that stands under the shape lease until it is published.
+    pub fn moved_directory(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.has_moves = true;
+        }
+    }
+
+    /// Whether nothing of these inodes is unpublished, nor of what stands under the shape lease if its number is one of them.
     pub fn is_published(&self, numbers: Range<u64>) -> bool {
-        let beside = self.beside.as_ref();
-        beside.is_none_or(|beside| beside.grounds.range(numbers).next().is_none())
+        self.beside.as_ref().is_none_or(|beside| {
+            let has_moves = (beside.has_moves || beside.has_frozen_moves)
+                && numbers.contains(&SHAPE_LEASE)
+                && !firn_env::planted!("volume.moves_stand_under_no_lease");
+            !has_moves && beside.grounds.range(numbers).next().is_none()
+        })
     }
 
     /// What of the counters is not in the adopted root.
@@ -155,6 +177,7 @@ impl State {
             };
         }
         beside.base = counters.clone();
+        beside.has_frozen_moves = false;
     }
 
     /// The same number of records is the last one applied: a replay begins behind it.

@@ -195,15 +195,6 @@ fn offices_make_files_in_one_directory_by_turns_however_busy_they_are() {
     assert!(kept.longest_wait > MINUTE / 2, "{kept:?}");
 }
 
-#[test]
-fn what_was_waited_for_is_used_before_it_goes_on() {
-    let bug = Some("leases.gives_what_was_waited_for");
-    let files = |turns: Turns| turns.files.iter().sum::<usize>();
-    let sound = files(all_in_one_directory(None, 4, CALL));
-    let passed_on = files(all_in_one_directory(bug, 4, CALL));
-    assert!(passed_on < sound, "{passed_on} and {sound}");
-}
-
 /// Files a second that so many offices make, each in its own directory, until all is published.
 fn files_a_second(count: u8) -> f64 {
     let crowd = Crowd::new(62, count, None);

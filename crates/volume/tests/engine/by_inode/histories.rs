@@ -250,7 +250,7 @@ fn offices_that_fail_keep_all_promises() {
         "moves",
         "publications",
     ];
-    histories(Beside::Nobody, 30, &all);
+    histories(Beside::Nobody, 45, &all);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn offices_keep_all_promises_while_a_cleaner_deletes_what_no_root_and_no_office_
         "segments deleted",
         "objects moved",
     ];
-    let sum = histories(Beside::ACleaner, 30, &all);
+    let sum = histories(Beside::ACleaner, 45, &all);
     let (put, left) = (sum["segments put"], sum["segments left"]);
     assert!(2 * left < put, "{left} of {put} segments are left");
 }
