@@ -90,6 +90,11 @@ pub fn options(
     }))
 }
 
+/// What a volume is told of it, if it is such a one.
+pub fn recall_within(options: Option<ByInodeOptions>) -> Duration {
+    options.map_or(RECALL_WITHIN, |options| options.recall_within)
+}
+
 /// The beginning of what is said of everything that only owners of a whole volume have.
 const NOT_YET: &str = "with volume.leases = \"inode\" a volume cannot have this yet";
 

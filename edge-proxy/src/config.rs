@@ -21,7 +21,7 @@ pub use snapshots::SnapshotsSection;
 use crate::{
     access_log::AccessLogSection,
     anchor::AnchorAt,
-    by_inode::ByInodeOptions,
+    by_inode::{self, ByInodeOptions},
     cloud_session::CredentialsFrom,
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
@@ -419,7 +419,7 @@ impl Config {
     /// # Errors
     /// If the price book, by which the engine weighs a request against bytes fetched in vain, cannot be read.
     pub fn volume_config(&self) -> Result<VolumeConfig, Failure> {
-        let limits = &self.limits;
+        let (limits, on_disconnect) = (&self.limits, self.volume.on_disconnect);
         Ok(VolumeConfig {
             owner_name: self.volume.edge_name.clone(),
             segment_bytes: limits.segment.0,
@@ -436,22 +436,13 @@ impl Config {
                 Fetch::Full => FetchPolicy::FullSegment,
             },
             fetch_prices: FetchPrices::of_book(&self.price_book()?, Route::Internet),
-            recall_within: self
-                .volume
-                .by_inode
-                .map_or(VolumeConfig::default().recall_within, |by_inode| {
-                    by_inode.recall_within
-                }),
+            recall_within: by_inode::recall_within(self.volume.by_inode),
             cadence: Cadence {
                 busy: limits.checkpoint_busy.0,
                 busy_bytes: limits.checkpoint_bytes.0,
                 trickle: limits.checkpoint_trickle.0,
             },
-            on_disconnect: self
-                .volume
-                .on_disconnect
-                .map(OnDisconnect::from)
-                .unwrap_or_default(),
+            on_disconnect: on_disconnect.map(OnDisconnect::from).unwrap_or_default(),
             ..VolumeConfig::default()
         })
     }
