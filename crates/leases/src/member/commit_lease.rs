@@ -20,8 +20,10 @@ use super::{ASKED_LATELY, Member, Own, changes::Unsettled, single};
 use crate::{Build, MemberError};
 use firn_anchor::{
     ARENA_BITS, AnchorError, Arena, ArenaChange, COMMIT_LEASE, LEVEL_MAX, LeaseRange, MAX_LEASE_QUEUE,
+    MemberNumber,
 };
 use firn_env::Monotonic;
+use firn_format::{Version, WriterId};
 use std::{sync::MutexGuard, time::Duration};
 
 /// Tries that are lost before who builds for long stands in line.
@@ -63,6 +65,38 @@ pub(super) struct Line {
     last_build: Duration,
     /// Somebody waits for what is being published.
     pub(super) is_asked: bool,
+}
+
+/// Commits of one after the other, as the first in line sees them by the newest root.
+#[derive(Default)]
+struct Runs {
+    /// Who made the newest, and since which version all of them.
+    newest: Option<(WriterId, Version)>,
+    length: u64,
+    /// Who was the first of all waited for, and the run that was complete by then: of the one before.
+    holder: Option<(MemberNumber, Option<(WriterId, Version)>)>,
+}
+
+impl Runs {
+    /// The newest root is this one's.
+    fn see(&mut self, writer: WriterId, version: Version) {
+        match self.newest {
+            Some((before, first)) if before == writer => self.length = version.0 + 1 - first.0,
+            _ => (self.newest, self.length) = (Some((writer, version)), 1),
+        }
+    }
+
+    /// Whether who has the lease has made as many commits as it does, so that it is about to give it.
+    fn has_made_all(&mut self, holder: MemberNumber) -> bool {
+        let complete = self.newest.filter(|_| self.length >= SLICE_COMMITS);
+        match self.holder {
+            Some((known, of_before)) if known == holder => complete.is_some() && complete != of_before,
+            _ => {
+                self.holder = Some((holder, complete));
+                false
+            }
+        }
+    }
 }
 
 /// How a member comes to a try to commit.
@@ -194,15 +228,14 @@ impl Member {
         }
         let began = self.env.now();
         let (mut place, mut stands_since, mut looked) = (None, began, began);
-        // Who has it, and which version the root had, when this member was first in line first.
-        let mut before_me = None;
+        let mut before_me = Runs::default();
         loop {
             self.meets_others();
             let mut guard = self.own.lock().await;
             let own = &mut *guard;
             self.settle(own).await?;
-            let is_first = place == Some(0);
-            let seen = match is_first {
+            let is_near = place.is_some_and(|place| place <= 1);
+            let seen = match is_near {
                 false => self.anchor.arena(self.volume, COMMIT_LEASE).await?,
                 true => {
                     let looking = self.anchor.arena(self.volume, COMMIT_LEASE);
@@ -212,7 +245,7 @@ impl Member {
                 }
             };
             let fresh = Turn {
-                is_fresh: is_first,
+                is_fresh: is_near,
                 ..waited
             };
             let Some(found) = self.stand_in_line(own, &seen.arena).await? else {
@@ -220,17 +253,12 @@ impl Member {
                 return Ok(fresh);
             };
             let now = self.env.now();
-            if is_first && found == 0 {
-                let holder = self.table().holder(COMMIT_LEASE);
-                let version = own.adopted.0.root.as_ref().map_or(0, |root| root.version.0);
-                match before_me {
-                    Some((before, first)) if before == holder => {
-                        if version >= first + SLICE_COMMITS {
-                            self.line().gets(now, true);
-                            return Ok(fresh);
-                        }
-                    }
-                    _ => before_me = Some((holder, version)),
+            if is_near && let Some(root) = &own.adopted.0.root {
+                before_me.see(root.location.segment.writer, root.version);
+                let holder = self.table().holder(COMMIT_LEASE).filter(|_| found == 0);
+                if holder.is_some_and(|holder| before_me.has_made_all(holder)) {
+                    self.line().gets(now, true);
+                    return Ok(fresh);
                 }
             }
             if place != Some(found) {

@@ -6,22 +6,29 @@ use firn_anchor::{Anchor, LeaseRange, MemberNumber, VolumeTuple};
 use firn_env::{Env, mutants::planting, sim::Simulation};
 use firn_format::{Location, SegmentId, Uid, WriterId};
 use firn_leases::{Build, Built, Content, Member, MemberError};
-use firn_table::MemoryTable;
+use firn_table::{FaultRates, MemoryTable};
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+/// One way to the table.
+const LINE: Duration = Duration::from_millis(15);
+
 /// What a file system over an uplink needs for each root.
 pub(crate) struct Uplink {
     env: Env,
     upload: Duration,
-    is_dirty: AtomicBool,
-    uploads: AtomicU64,
-    commits: AtomicU64,
+    pub(crate) is_dirty: AtomicBool,
+    pub(crate) uploads: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    /// Clients change something again as soon as they are answered.
+    pub(crate) is_busy: AtomicBool,
+    /// Of its segments.
+    writer: OnceLock<WriterId>,
 }
 
 #[async_trait]
@@ -37,7 +44,7 @@ impl Content for Uplink {
         self.env.sleep(self.upload).await;
         let sequence = self.uploads.fetch_add(1, Ordering::Relaxed) + 1;
         let segment = SegmentId {
-            writer: WriterId(1),
+            writer: *self.writer.get().unwrap(),
             sequence,
         };
         let location = Location {
@@ -56,29 +63,42 @@ impl Content for Uplink {
         !self.is_dirty.load(Ordering::Relaxed)
     }
 
+    fn is_awaited(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
+    }
+
     async fn committed(&self, _: &Built) {
         self.is_dirty.store(false, Ordering::Relaxed);
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-async fn office(
+pub(crate) async fn office(
     simulation: &Simulation,
     table: &MemoryTable,
     number: MemberNumber,
     upload: Duration,
 ) -> (Arc<Member>, Arc<Uplink>) {
     let env = simulation.machine("office").env();
-    let anchor = Anchor::new(table.connect(&env), env.clone(), FAMILY);
+    let client = table.connect(&env);
+    client.set_rates(FaultRates {
+        delay: LINE..=LINE,
+        ..FaultRates::default()
+    });
+    let anchor = Anchor::new(client, env.clone(), FAMILY);
     let content = Arc::new(Uplink {
         env: env.clone(),
         upload,
         is_dirty: AtomicBool::new(false),
         uploads: AtomicU64::new(0),
         commits: AtomicU64::new(0),
+        is_busy: AtomicBool::new(false),
+        writer: OnceLock::new(),
     });
     let started = Member::start(anchor, env, crate::VOLUME, number, content.clone()).await;
-    (Arc::new(started.unwrap().0), content)
+    let member = Arc::new(started.unwrap().0);
+    content.writer.set(member.incarnation()).unwrap();
+    (member, content)
 }
 
 /// Runs something on two offices, of which the first has the slow uplink.
