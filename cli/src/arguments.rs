@@ -237,9 +237,15 @@ pub enum Volume {
         /// The role to assume there; it must demand your external id (firn whoami).
         #[arg(long)]
         role: Option<String>,
+        /// By what its offices keep each other from changing the same, for ever. With `volume` one office has all of it at a time; with `inode` offices write at the same
+        /// moment, each the files and directories that it holds (docs/sharing.md says what such a volume cannot have yet).
+        #[arg(long, value_name = "BY", default_value = "volume", value_parser = ["volume", "inode"])]
+        leases: String,
         #[command(flatten)]
         phrase: Phrase,
     },
+    /// Lists the offices that write a volume of `--leases inode`, and how each stands.
+    Members { volume: String },
     /// Shows a volume, and who its keys are wrapped to.
     Show { volume: String },
     /// Starts a new key epoch: what edges write after their next start is sealed with another key. What is there stays readable.

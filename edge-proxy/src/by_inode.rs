@@ -129,16 +129,17 @@ pub fn check(config: &Config) -> Result<(), String> {
 pub fn check_making(config: &Config, options: &FormatOptions) -> Result<(), Failure> {
     match (options.by_inode, config.volume.by_inode.is_some()) {
         (true, true) if options.manifest => Err(Failure::usage(
-            "--manifest: a volume of --leases inode cannot have one yet; nothing was made. Leave one of the two out",
+            "--manifest: a volume that several offices write at the same moment cannot have one yet; nothing was made. Leave one of the two out",
         )),
         (true, true) | (false, false) => Ok(()),
         (true, false) => Err(Failure::usage(
-            "--leases inode: [volume] in the configuration does not say so; nothing was made. It has to have `shared = true` and `leases = \"inode\"`, here and \
-             in each office that is to write the volume",
+            "several offices are to write the volume at the same moment, and [volume] in the configuration does not say so; nothing was made. It has to have \
+             `shared = true` and `leases = \"inode\"`, here and in each office that is to write the volume",
         )),
         (false, true) => Err(Failure::usage(
             "[volume] says `leases = \"inode\"`, and the volume would not be made so; nothing was made. Whether many write a volume at the same moment is decided \
-             when it is made, for ever: say --leases inode, or leave `leases` out of the configuration",
+             when it is made, for ever: firn volume create --leases inode, or without a service firn-edge format --leases inode. Or leave `leases` out of the \
+             configuration",
         )),
     }
 }

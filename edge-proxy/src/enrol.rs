@@ -15,7 +15,7 @@
 //! ends the command, and nothing is changed. A service that does not answer ends nothing: the bucket has the last ring.
 
 use crate::{
-    by_inode,
+    by_inode::{self, WrittenLeases},
     config::Config,
     failure::Failure,
     identity::Identity,
@@ -94,6 +94,33 @@ struct Reply {
     key_ring: String,
 }
 
+/// What the service says of a volume, as far as its making is concerned.
+#[derive(Deserialize)]
+struct Described {
+    /// A service of the release before does not say it, and has no others.
+    #[serde(default)]
+    leases: WrittenLeases,
+}
+
+/// Whether the volume was asked for as one that several offices write at the same moment.
+async fn is_by_inode(joined: &Joined, config: &Config) -> Result<bool, Failure> {
+    let path = format!("volumes/{}", joined.volume);
+    let silent = |why: &dyn fmt::Display| {
+        Failure::new(format!(
+            "{} did not say how the volume is to be made: {why}; nothing was changed",
+            joined.invitation.server
+        ))
+    };
+    match joined.ask(config, &path, None).await? {
+        Asked::Answer(text) => {
+            let said: Described = serde_json::from_slice(&text).map_err(|error| silent(&error))?;
+            Ok(said.leases == WrittenLeases::Inode)
+        }
+        Asked::Nothing => Err(silent(&"it has no such volume")),
+        Asked::Silent(why) => Err(silent(&why)),
+    }
+}
+
 /// The newest ring that the service has: signed by the tenant, and for no other volume than this edge's.
 ///
 /// # Errors
@@ -121,7 +148,8 @@ pub async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure>
     Ok(Newest::Ring(Box::new(ring)))
 }
 
-/// Takes up the keys of this edge's volume, and makes the volume, laid out so, if nobody did.
+/// Takes up the keys of this edge's volume, and makes the volume, laid out so, if nobody did. Whether several offices write it at the same moment the service says: it was
+/// asked for so.
 ///
 /// Safe to repeat, also after a crash anywhere: the ring is put first, the identity written last.
 ///
@@ -218,6 +246,10 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
             "the volume is another's, to be followed or shared, and no edge has made it yet; nothing was changed. Start the edge that owns it first",
         ));
     }
+    let options = FormatOptions {
+        by_inode: may_make && is_by_inode(&joined, config).await?,
+        ..options
+    };
     if may_make && (!is_there || options.by_inode) {
         by_inode::check_making(config, &options)?;
         let parts = outside.parts(identity.family, identity.volume, keys);

@@ -1,49 +1,11 @@
 //! `firn-edge members`: the offices that write a volume at the same moment, as the anchor has them. It asks the anchor itself, so it works where no edge runs.
 
 use crate::{commands::Output, config::Config, failure::Failure, identity::Identity, parts::Outside};
-use firn_anchor::{MemberEntry, MemberRecord, OwnerId, VolumeTuple};
+use firn_anchor::{MemberEntry, MemberState, OwnerId, VolumeTuple};
 use firn_env::{print, println};
 use firn_volume::Volume;
 use serde::Serialize;
 use std::fmt::Write as _;
-
-/// How a member stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum MemberState {
-    /// It holds what it holds, and gives it when others want it.
-    Present,
-    /// It published everything and stopped, or nobody asks anything there: others take what they want.
-    Away,
-    /// It was not heard for a minute while others waited for it: its next start judges its journal.
-    Broken,
-    /// The same so long ago that what its journal would be judged by was given up.
-    GivenUp,
-    /// It joined, and has not started yet.
-    NotStarted,
-}
-
-impl MemberState {
-    fn of(record: &MemberRecord) -> Self {
-        match (record.incarnation, record.broken) {
-            (Some(_), _) if record.is_away => Self::Away,
-            (Some(_), _) => Self::Present,
-            (None, _) if record.given_up_at_ms.is_some() => Self::GivenUp,
-            (None, Some(_)) => Self::Broken,
-            (None, None) => Self::NotStarted,
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::Present => "present",
-            Self::Away => "away",
-            Self::Broken => "broken",
-            Self::GivenUp => "given up",
-            Self::NotStarted => "not started",
-        }
-    }
-}
 
 /// A member as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +28,7 @@ fn lines(tuple: &VolumeTuple, members: &[MemberEntry], own: Option<OwnerId>) -> 
         .map(|entry| Line {
             number: entry.member.0,
             edge: entry.tuple.name.clone(),
-            state: MemberState::of(&entry.tuple.record),
+            state: entry.tuple.record.state(),
             last_commit: entry.tuple.record.last_commit.map(|commit| commit.version.0),
             retained: tuple.retained_for_member(entry.member).is_some(),
             here: Some(entry.tuple.edge) == own,
@@ -88,7 +50,7 @@ fn table(lines: &[Line]) -> String {
             None => "none since it started".into(),
         };
         let here = if line.here { "  (this edge)" } else { "" };
-        let (state, edge) = (line.state.words(), &line.edge);
+        let (state, edge) = (line.state.to_string(), &line.edge);
         let _ = writeln!(
             text,
             "{:<10}  {edge:<width$}  {state:<11}  {commit}{here}",
@@ -137,28 +99,6 @@ pub async fn show(config: &Config, output: Output) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use firn_format::WriterId;
-
-    #[test]
-    fn each_state_of_a_record_has_a_word() {
-        let record = |incarnation, broken, is_away, given_up_at_ms| MemberRecord {
-            incarnation: Option::map(incarnation, WriterId),
-            broken: Option::map(broken, WriterId),
-            is_away,
-            given_up_at_ms,
-            ..MemberRecord::default()
-        };
-        for (record, state) in [
-            (record(None, None, false, None), MemberState::NotStarted),
-            (record(Some(3), None, false, None), MemberState::Present),
-            (record(Some(3), None, true, None), MemberState::Away),
-            (record(None, Some(3), false, None), MemberState::Broken),
-            (record(None, Some(3), false, Some(7)), MemberState::GivenUp),
-            (record(Some(4), None, false, Some(7)), MemberState::Present),
-        ] {
-            assert_eq!(MemberState::of(&record), state, "{record:?}");
-        }
-    }
 
     #[test]
     fn the_table_says_who_writes_and_what_a_broken_office_needs() {

@@ -58,9 +58,6 @@ enum Command {
         /// The volume, if it is made, says which segments must exist; see `format`.
         #[arg(long)]
         manifest: bool,
-        /// The volume, if it is made, is written by several offices at the same moment; see `format`.
-        #[arg(long, value_name = "BY", value_enum)]
-        leases: Option<WrittenLeases>,
     },
     /// Serves the volume until SIGTERM.
     Run {
@@ -365,13 +362,11 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             wait,
             root_mode,
             manifest,
-            leases,
         } => {
             let outside = Outside::open(&config).await?;
             let options = FormatOptions {
                 root_mode,
                 manifest,
-                by_inode: leases == Some(WrittenLeases::Inode),
                 ..FormatOptions::default()
             };
             let enrolled = match wait {

@@ -12,6 +12,7 @@
 use super::{
     Context,
     edges::{Invited, invite, join_command},
+    volumes::LEASES_INODE,
 };
 use crate::{
     arguments::{Credentials, Install},
@@ -37,6 +38,8 @@ struct Served {
     export: String,
     store: String,
     credentials: Credentials,
+    /// Whether several offices write it at the same moment.
+    is_by_inode: bool,
 }
 
 pub async fn run(context: &Context, install: &Install) -> Result<(), Failure> {
@@ -166,6 +169,7 @@ fn serve(install: &Install, volume: &Value, count: usize) -> Result<Served, Fail
         );
     }
     Ok(Served {
+        is_by_inode: volume["leases"] == LEASES_INODE,
         export: if is_plain(&name) { name } else { id.clone() },
         id,
         store,
@@ -241,6 +245,9 @@ fn configuration(install: &Install, edge: &Value, served: &[Served]) -> Result<S
             toml(name)?,
             toml(&volume.store)?
         ));
+        if volume.is_by_inode {
+            text.push_str(&format!("shared = true\nleases = \"{LEASES_INODE}\"\n"));
+        }
         if is_one {
             text.push_str(&format!("state_directory = {}\n", toml(STATE)?));
         }

@@ -15,6 +15,7 @@ use super::{
     Context, beside,
     edges::{Invited, approve_for, invite, join_here, joined_in},
     install::{is_plain, located, toml},
+    volumes::LEASES_INODE,
 };
 use crate::{
     arguments::{Credentials, Mount},
@@ -197,8 +198,14 @@ fn default_name(volume: &str) -> String {
 
 /// Notes which volume is kept in `place`, and where it lies.
 fn remember(session: &Session, wanted: &Mount, volume: &Value, place: &Path) -> Result<(), Failure> {
-    make_private(place)?;
     let name = field(volume, "name");
+    if volume["leases"] == LEASES_INODE {
+        return Err(Failure::usage(format!(
+            "several offices write volume {name} at the same moment, and a mount of this machine would not be told what others change; nothing was changed"
+        ))
+        .next("mount what an office's edge exports: firn edge install shows how"));
+    }
+    make_private(place)?;
     let remembered = match read(place) {
         Ok(known) if wanted.store.is_none() && wanted.credentials.is_none() => Remembered { name, ..known },
         _ => {

@@ -6,11 +6,15 @@ use crate::{
     failure::{Exit, Failure},
     names::Names,
     phrase, rings,
-    screen::field,
+    screen::{field, note},
     session::Session,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
+
+/// Values of a volume's `leases`, as the service names them.
+const LEASES_VOLUME: &str = "volume";
+pub(super) const LEASES_INODE: &str = "inode";
 
 pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
     let mut session = context.session().await?;
@@ -33,6 +37,7 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             region,
             bucket,
             role,
+            leases,
             phrase,
         } => {
             session.tenant().await?;
@@ -42,7 +47,7 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
                 (None, Some(url)) => json!({ "kind": "own", "url": url, "role": role }),
                 (None, None) => return Err(Failure::usage("give --region or --bucket")),
             };
-            let made = make(&session, &name, &bucket).await?;
+            let made = make(&session, &name, &bucket, &leases).await?;
             rings::put_first(&mut session, &phrase, &made).await?;
             // Reads the ring back: what the service keeps must be what was signed.
             let made = session.with_id("volumes", &field(&made, "id")).await?;
@@ -50,6 +55,7 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             context.show_one(&made)
         }
         Volume::Show { volume } => show(context, &mut session, &volume).await,
+        Volume::Members { volume } => members(context, &session, &volume).await,
         Volume::Rotate { volume, phrase } => {
             let volume = session.find("volumes", &volume).await?;
             let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
@@ -138,8 +144,12 @@ async fn serving(session: &Session, volume: &str) -> Result<Vec<String>, Failure
 }
 
 /// Makes a volume without keys, which are signed for its id; one that was left so by an interrupted command is taken up.
-async fn make(session: &Session, name: &str, bucket: &Value) -> Result<Value, Failure> {
-    let body = json!({ "name": name, "bucket": bucket });
+async fn make(session: &Session, name: &str, bucket: &Value, leases: &str) -> Result<Value, Failure> {
+    let mut body = json!({ "name": name, "bucket": bucket });
+    // A service of the release before knows no such field, and makes volumes of the other kind.
+    if leases != LEASES_VOLUME {
+        body["leases"] = leases.into();
+    }
     let failure = match session.post("volumes", &body).await {
         Ok(made) => return Ok(made),
         Err(failure) if failure.exit == Exit::Conflict => failure,
@@ -150,12 +160,43 @@ async fn make(session: &Session, name: &str, bucket: &Value) -> Result<Value, Fa
     };
     let is_ours = there["key_ring_generation"] == 0
         && there["state"] == "active"
+        && there["leases"].as_str().unwrap_or(LEASES_VOLUME) == leases
         && bucket
             .as_object()
             .into_iter()
             .flatten()
             .all(|(key, value)| there["bucket"][key] == *value);
     if is_ours { Ok(there) } else { Err(failure) }
+}
+
+/// The offices that write it, as the anchor has them.
+async fn members(context: &Context, session: &Session, volume: &str) -> Result<(), Failure> {
+    let volume = session.find("volumes", volume).await?;
+    if volume["leases"] != LEASES_INODE {
+        return Err(Failure::usage(format!(
+            "volume {} has no members: one edge at a time writes it",
+            field(&volume, "name")
+        ))
+        .next("which one: firn status"));
+    }
+    let path = format!("volumes/{}/members", field(&volume, "id"));
+    let members = session.list(&path).await?;
+    let is_broken = members.iter().any(|member| member["state"] == "broken");
+    context.show_list(
+        members,
+        &[
+            ("member", "number"),
+            ("edge", "name"),
+            ("state", "state"),
+            ("last commit", "last_commit"),
+        ],
+    )?;
+    if is_broken {
+        note(
+            "broken: it was not heard for a minute while others waited for it. Start its edge again: what stands on others' changes goes into a salvage clone, all else on",
+        );
+    }
+    Ok(())
 }
 
 async fn show(context: &Context, session: &mut Session, volume: &str) -> Result<(), Failure> {

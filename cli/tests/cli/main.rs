@@ -6,6 +6,7 @@ mod grants;
 mod hidden;
 mod install;
 mod logins;
+mod members;
 mod newcomer;
 mod recovery;
 mod running;

@@ -68,7 +68,8 @@ pub use handover::{Beating, HandoverChange, HandoverRecord, Heartbeat, MAX_WANTS
 pub use hold::{Hold, HoldChange, MAX_RELEASED};
 pub use known::KnownTuples;
 pub use member::{
-    MemberChange, MemberCommit, MemberNumber, MemberRecord, MemberTuple, MemberWriter, PrincipalId,
+    MemberChange, MemberCommit, MemberNumber, MemberRecord, MemberState, MemberTuple, MemberWriter,
+    PrincipalId,
 };
 pub use membership::call::{MemberCall, Presence, SeenMember, SeenRange};
 pub use membership::mail::Mail;

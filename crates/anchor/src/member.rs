@@ -73,6 +73,35 @@ pub struct MemberRecord {
     pub given_up_at_ms: Option<i64>,
 }
 
+/// How a member stands, as its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// It joined, and has not started yet.
+    NotStarted,
+    /// It holds what it holds, and gives it when others want it.
+    Present,
+    /// It published everything and stopped, or nobody asks anything there: others take what they want.
+    Away,
+    /// It was not heard for a minute while others waited for it: its next start judges its journal.
+    Broken,
+    /// The same, and so long ago that what its journal would be judged by is not kept any more.
+    GivenUp,
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::NotStarted => "not started",
+            Self::Present => "present",
+            Self::Away => "away",
+            Self::Broken => "broken",
+            Self::GivenUp => "given up",
+        })
+    }
+}
+
 /// What a member's record says of one of its writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberWriter {
@@ -139,6 +168,17 @@ pub enum MemberChange {
 }
 
 impl MemberRecord {
+    /// How the member stands.
+    pub fn state(&self) -> MemberState {
+        match (self.incarnation, self.broken) {
+            (Some(_), _) if self.is_away => MemberState::Away,
+            (Some(_), _) => MemberState::Present,
+            (None, _) if self.given_up_at_ms.is_some() => MemberState::GivenUp,
+            (None, Some(_)) => MemberState::Broken,
+            (None, None) => MemberState::NotStarted,
+        }
+    }
+
     /// Whether its leases may be taken without asking.
     pub fn is_absent(&self) -> bool {
         self.is_away || self.incarnation.is_none()
@@ -258,6 +298,32 @@ impl MemberChange {
                     ..alive
                 })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_record_says_how_its_member_stands() {
+        let record = |incarnation, broken, is_away, given_up_at_ms| MemberRecord {
+            incarnation: Option::map(incarnation, WriterId),
+            broken: Option::map(broken, WriterId),
+            is_away,
+            given_up_at_ms,
+            ..MemberRecord::default()
+        };
+        for (record, state) in [
+            (record(None, None, false, None), MemberState::NotStarted),
+            (record(Some(3), None, false, None), MemberState::Present),
+            (record(Some(3), None, true, None), MemberState::Away),
+            (record(None, Some(3), false, None), MemberState::Broken),
+            (record(None, Some(3), false, Some(7)), MemberState::GivenUp),
+            (record(Some(4), None, false, Some(7)), MemberState::Present),
+        ] {
+            assert_eq!(record.state(), state, "{record:?}");
         }
     }
 }

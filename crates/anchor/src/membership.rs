@@ -25,7 +25,7 @@ pub use leases::SeenArena;
 
 use crate::{
     Anchor, AnchorCall, AnchorError, MemberCall, MemberNumber, MemberTuple, MemberWriter, Obstacle, Presence,
-    Root, SeenMember, TupleError, TupleVersion, VolumeTuple, WriterTenure,
+    Root, SeenMember, StoredTuple, TupleError, TupleVersion, VolumeTuple, WriterTenure,
     anchor::{decode, nonsense},
     retry,
 };
@@ -62,6 +62,25 @@ pub struct MemberEntry {
     pub tuple: MemberTuple,
     /// The version of its record.
     pub version: TupleVersion,
+}
+
+impl MemberEntry {
+    /// The member that a tuple of a list is of.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`]: the tuple is no member's of this volume.
+    pub fn from_stored(volume: VolumeId, stored: &StoredTuple) -> Result<Self, AnchorError> {
+        let prefix = member_prefix(volume);
+        let number = match stored.name.starts_with(&prefix) {
+            true => numbered(&stored.name, prefix.len(), 8)?,
+            false => return Err(nonsense().into()),
+        };
+        Ok(Self {
+            member: MemberNumber(u32::try_from(number).map_err(|_| nonsense())?),
+            tuple: decode(&stored.name, MemberTuple::from_bytes(&stored.content))?,
+            version: stored.version,
+        })
+    }
 }
 
 /// One incarnation of a member. Not `Clone`: what it changes is conditional on the version of its record.
@@ -195,12 +214,7 @@ impl Anchor {
                 .list(AnchorCall::Members { volume, call }, &prefix, beyond)
                 .await?;
             for stored in tuples {
-                let number = numbered(&stored.name, prefix.len(), 8)?;
-                members.push(MemberEntry {
-                    member: MemberNumber(u32::try_from(number).map_err(|_| nonsense())?),
-                    tuple: decode(&stored.name, MemberTuple::from_bytes(&stored.content))?,
-                    version: stored.version,
-                });
+                members.push(MemberEntry::from_stored(volume, &stored)?);
             }
             if !more {
                 return Ok(members);

@@ -53,6 +53,7 @@ rows := {
 	"POST /v1/tenants/{tenant}/volumes/{volume}/undelete": {"roles": operators, "scope": "volume:delete"},
 	"POST /v1/tenants/{tenant}/volumes/{volume}/prove": {"roles": operators, "scope": "volume:write"},
 	"POST /v1/tenants/{tenant}/volumes/{volume}/erase": {"roles": admins, "scope": "volume:erase"},
+	"GET /v1/tenants/{tenant}/volumes/{volume}/members": {"roles": everyone, "scope": "volume:read"},
 	"GET /v1/tenants/{tenant}/volumes/{volume}/keyring": {"roles": operators | {"reader", "edge"}, "scope": "keyring:read"},
 	"PUT /v1/tenants/{tenant}/volumes/{volume}/keyring": {"roles": operators, "scope": "keyring:write"},
 	"GET /v1/tenants/{tenant}/volumes/{volume}/grants": {"roles": everyone, "scope": "grant:read"},

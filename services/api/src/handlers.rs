@@ -28,6 +28,7 @@ mod signup;
 mod staff;
 mod tenants;
 mod usage;
+mod volume_members;
 mod volumes;
 
 pub use audit::{verify_chain, verify_head};
@@ -70,6 +71,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         members::endpoints(),
         keys::endpoints(),
         volumes::endpoints(),
+        volume_members::endpoints(),
         rings::endpoints(),
         grants::endpoints(),
         granted::endpoints(),

@@ -25,7 +25,7 @@ use crate::{
     store::{Loaded, Record, TenantStore},
     types::{
         ApproveGrant, CreateGrant, EdgeState, GrantAccess, GrantState, GrantedEdge, Grantee, Listing,
-        VolumeGrant, VolumeState,
+        VolumeGrant, VolumeLeases, VolumeState,
     },
 };
 use axum::http::{Method, StatusCode};
@@ -240,6 +240,13 @@ async fn create(call: Call) -> Result<Reply, Problem> {
     let body: CreateGrant = call.body()?;
     let (store, id, volume) = volumes::load(&call).await?;
     require_state(&volume, VolumeState::Active, "granted")?;
+    if (body.access, volume.record.volume.leases) == (GrantAccess::Write, VolumeLeases::Inode) {
+        return Err(Problem::new(
+            Code::NotAllowed,
+            "several offices write this volume at the same moment, and what one of another tenant would commit cannot be checked yet: grant it to be read. An edge of \
+             your own that is to write it is invited to it: firn edge create NAME --volume VOLUME",
+        ));
+    }
     let edges = match (body.grantee, &body.grantee_key) {
         (Grantee::Edge(edge), None) => vec![granted_edge(&store, edge, id).await?],
         (Grantee::Edge(_), Some(_)) => {

@@ -326,6 +326,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         state: VolumeState::Active,
         deleted: None,
         snapshot_policy: body.snapshot_policy,
+        leases: body.leases,
         key_ring_generation: u64::from(ring.is_some()),
         family: ring.as_ref().map(|(_, ring)| ring.family().to_string()),
         bucket_proved: None,

@@ -1,7 +1,8 @@
 //! Volumes, their key rings and snapshot policies.
 
 use crate::names::DisplayName;
-use firn_identity::{UnixTime, VolumeId};
+use firn_anchor::MemberState;
+use firn_identity::{EdgeId, UnixTime, VolumeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -60,6 +61,17 @@ impl Default for SnapshotPolicy {
     }
 }
 
+/// By what the offices of a volume keep each other from changing the same; decided when the volume is made, for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeLeases {
+    /// One office has the whole volume at a time: its owner, or whoever has its turn.
+    #[default]
+    Volume,
+    /// Offices write at the same moment, each the files and directories that it holds.
+    Inode,
+}
+
 /// Asks for a volume.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +88,9 @@ pub struct CreateVolume {
     /// Its snapshot policy.
     #[serde(default)]
     pub snapshot_policy: SnapshotPolicy,
+    /// By what its offices keep each other from changing the same, for ever.
+    #[serde(default)]
+    pub leases: VolumeLeases,
 }
 
 /// Changes a volume; absent fields stay.
@@ -158,6 +173,9 @@ pub struct Volume {
     pub deleted: Option<UnixTime>,
     /// Its snapshot policy.
     pub snapshot_policy: SnapshotPolicy,
+    /// By what its offices keep each other from changing the same.
+    #[serde(default)]
+    pub leases: VolumeLeases,
     /// Generation of the newest key ring; 0: none yet.
     pub key_ring_generation: u64,
     /// The family of its key rings, 32 hex digits; absent until there is one.
@@ -186,4 +204,23 @@ pub struct KeyRingText {
     /// Base64 without padding.
     #[schema(min_length = 1, max_length = 350_000)]
     pub key_ring: String,
+}
+
+/// An office that writes a volume of leases by inode.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeMember {
+    /// Its number in the volume, for ever: its own inode numbers begin at this times 2^32.
+    pub number: u32,
+    /// What its edge calls itself.
+    pub name: String,
+    /// Which of the tenant's edges it is.
+    #[schema(value_type = String)]
+    pub edge: EdgeId,
+    /// How it stands.
+    pub state: MemberState,
+    /// The version of the last root that it committed since it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_commit: Option<u64>,
+    /// Whether the volume keeps a root by which the journal of an office that was broken is judged when it starts again.
+    pub is_retained: bool,
 }

@@ -83,3 +83,49 @@ async fn a_volume_lives_is_deleted_comes_back_and_is_erased() {
         "the name is free"
     );
 }
+
+#[tokio::test]
+async fn how_a_volume_is_written_is_said_when_it_is_made_and_one_that_many_write_is_granted_to_be_read_only()
+{
+    let (service, customer, token) = customer().await;
+    let volumes = format!("{}/volumes", customer.base);
+    let plain = service.post(&token, &volumes, volume("Akten")).await;
+    assert_eq!(plain.text("leases"), "volume", "{:?}", plain.body);
+    let mut body = volume("Bilder");
+    body["leases"] = "turns".into();
+    assert_eq!(
+        service.post(&token, &volumes, body.clone()).await.status,
+        StatusCode::BAD_REQUEST
+    );
+    body["leases"] = "inode".into();
+    let made = service.post(&token, &volumes, body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    let path = format!("{volumes}/{}", made.text("id"));
+    assert_eq!(service.get(&token, &path).await.text("leases"), "inode");
+    // It stays so: there is no such field to change.
+    let changed = Call::new(Method::PATCH, &path)
+        .token(&token)
+        .json(json!({ "leases": "volume" }));
+    assert_eq!(service.send(changed).await.status, StatusCode::BAD_REQUEST);
+
+    let stranger = service.sign_up("eve@two.example").await;
+    let grant = |access: &str| {
+        let key = "11".repeat(32);
+        let grantee = stranger.base.rsplit('/').next().unwrap();
+        json!({ "grantee": grantee, "grantee_key": key, "access": access })
+    };
+    let grants = format!("{path}/grants");
+    let refused = service.post(&token, &grants, grant("write")).await;
+    assert_eq!(refused.code(), "not_allowed", "{:?}", refused.body);
+    let read = service.post(&token, &grants, grant("read")).await;
+    assert_eq!(read.status, StatusCode::CREATED, "{:?}", read.body);
+
+    // Nobody has made it yet, and so nobody is a member.
+    let members = service.get(&token, &format!("{path}/members")).await;
+    assert_eq!(
+        (members.status, &members.body["items"]),
+        (StatusCode::OK, &json!([]))
+    );
+    let beyond = service.get(&token, &format!("{path}/members?cursor=AAAA")).await;
+    assert_eq!(beyond.code(), "malformed_parameter");
+}
