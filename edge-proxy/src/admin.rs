@@ -17,6 +17,7 @@ mod client;
 mod id;
 mod locks;
 mod manifest;
+mod members;
 mod rekey;
 mod repair;
 mod server;
@@ -91,6 +92,13 @@ pub enum Command {
     Id { question: Question },
     /// Something about locks.
     Locks { what: LockCommand },
+    /// Give up what is kept for a member that was broken, or tell what would be.
+    GiveUp {
+        /// Its number.
+        member: u32,
+        /// Do it.
+        yes: bool,
+    },
     /// Something about keys.
     Rekey { what: RekeyCommand },
     /// Something about the manifest of segments.

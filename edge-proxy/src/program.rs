@@ -171,8 +171,16 @@ enum Command {
         #[arg(long, value_enum, default_value = "text")]
         output: commands::Output,
     },
-    /// Lists the offices that write the volume at the same moment (`leases = "inode"`), and how each stands. Asks the anchor, so no edge has to run here.
+    /// Lists the offices that write the volume at the same moment (`leases = "inode"`), and how each stands. Asks the anchor, so no edge has to run here. Gives up what is
+    /// kept for one that never comes back.
     Members {
+        /// Gives up what is kept for this member, which was broken and never comes back: what only its journal has can be put on no root any more. Asks the edge that
+        /// runs here.
+        #[arg(long, value_name = "NUMBER")]
+        give_up: Option<u32>,
+        /// Does it; without, only tells what would be given up.
+        #[arg(long, requires = "give_up")]
+        yes: bool,
         /// As a table or as JSON.
         #[arg(long, value_enum, default_value = "text")]
         output: commands::Output,
@@ -414,7 +422,15 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             ..
         } => locks::take_away(&config, path, client, yes).await,
         Command::Locks { path, output, .. } => locks::show(&config, path, output).await,
-        Command::Members { output } => members::show(&config, output).await,
+        Command::Members {
+            give_up: Some(number),
+            yes,
+            ..
+        } => {
+            let command = admin::Command::GiveUp { member: number, yes };
+            commands::until_done(&config, command, "giving up").await
+        }
+        Command::Members { output, .. } => members::show(&config, output).await,
         Command::Rekey { what } => rekey::rekey(&config, what).await,
         Command::Manifest { what } => manifest::manifest(&config, what).await,
         Command::Clean { plan } => {

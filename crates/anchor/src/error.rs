@@ -160,7 +160,7 @@ pub enum AnchorError {
     #[error(
         "{silent} is not heard and holds what is to be changed in volume {volume}, and cannot be broken: {retained} roots are kept for offices that were \
          broken and have not come back, the most there can be, the oldest for {oldest} since {}; nothing was changed. Start {silent} or {oldest} again, \
-         or give up what {oldest} has not published",
+         or give up what {oldest} has not published (firn-edge members --give-up)",
         Utc(*since_ms)
     )]
     NoPlaceToRetain {

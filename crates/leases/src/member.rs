@@ -302,6 +302,16 @@ impl Member {
         forgotten.map_err(|error| self.told(error))
     }
 
+    /// Since when a root is retained for a member that was broken, milliseconds since 1970 by the clock of who broke it; `None`: nothing is.
+    ///
+    /// # Errors
+    /// [`MemberError::Anchor`].
+    pub async fn retained_since_ms(&self, member: MemberNumber) -> Result<Option<i64>, MemberError> {
+        let (tuple, _) = self.anchor.load(self.volume).await?;
+        let retained = tuple.retained_for_member(member);
+        Ok(retained.map(|retained| retained.retained_at_ms))
+    }
+
     /// Gives up, as an administrator wants it, what a member that was broken has not published: a place for a root is free, and the member starts only once its journal
     /// was put away. `false`: it has come back, or nothing is retained for it.
     ///

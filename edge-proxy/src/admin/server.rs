@@ -231,6 +231,7 @@ impl Admin {
             Command::Snapshot { what } => self.snapshot(client, what).await,
             Command::Id { .. } => unreachable!("answered at the door"),
             Command::Locks { what } => self.locks(client, what).await,
+            Command::GiveUp { member, yes } => self.give_up(client, member, yes).await,
             Command::Rekey { what } => self.rekey(client, what).await,
             Command::Manifest { what } => self.manifest(client, what).await,
             Command::Restore {
@@ -258,6 +259,7 @@ impl Admin {
             Command::Status
             | Command::Id { .. }
             | Command::Locks { .. }
+            | Command::GiveUp { .. }
             | Command::Manifest {
                 what: ManifestCommand::Status { .. },
             }

@@ -297,6 +297,27 @@ async fn an_office_that_is_killed_or_not_heard_comes_back_and_what_others_took_f
         "it was never published"
     );
     offices.two.sync().await.unwrap();
+    // What is kept for its journal is not given up while it may be on its way back.
+    let members = offices
+        .two
+        .command("members", &["--output", "json"])
+        .await
+        .unwrap();
+    let members: Value = serde_json::from_str(&members).unwrap();
+    let broken = members
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|member| member["state"] == "broken");
+    let broken = broken.expect("one is broken")["number"].to_string();
+    for (number, why) in [
+        (&*broken, "less than an hour ago"),
+        ("4000000", "nothing is kept for that member"),
+    ] {
+        let give_up = ["--give-up", number, "--yes"];
+        let said = offices.two.refused(1, "members", &give_up).await.unwrap();
+        assert!(said.contains(why), "{said}");
+    }
 
     offices.one.start().await.unwrap();
     let salvaged = part(&offices.one).await["salvaged"].clone();
