@@ -216,6 +216,10 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
     let is_followed = config.volume.follow.is_some();
     // Who was granted a volume, or follows it, does not make it.
     let may_make = !is_followed && !joined.is_granted();
+    let options = FormatOptions {
+        by_inode: may_make && is_by_inode(&joined, config).await?,
+        ..options
+    };
     if !is_followed {
         keep(&ring, store).await?;
     }
@@ -246,10 +250,6 @@ pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -
             "the volume is another's, to be followed or shared, and no edge has made it yet; nothing was changed. Start the edge that owns it first",
         ));
     }
-    let options = FormatOptions {
-        by_inode: may_make && is_by_inode(&joined, config).await?,
-        ..options
-    };
     if may_make && (!is_there || options.by_inode) {
         by_inode::check_making(config, &options)?;
         let parts = outside.parts(identity.family, identity.volume, keys);
