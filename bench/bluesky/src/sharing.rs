@@ -6,6 +6,7 @@
 mod actions;
 mod client;
 mod commit;
+mod contention;
 mod freshness;
 mod latency;
 mod money;
@@ -61,14 +62,43 @@ const SHARED_CLOUD: Mode = Mode {
 };
 static MODES: [Mode; 3] = [PRIVATE, SHARED_JOURNAL, SHARED_CLOUD];
 
+/// Offices that write at the same moment, which the paper has not.
+static BY_INODE: [Mode; 2] = [
+    Mode {
+        slug: "inode-journal",
+        name: "by inode, journal",
+        paper: "",
+        sharing: Sharing::ByInode { freshness: FRESHNESS },
+        durability: Durability::Journal,
+    },
+    Mode {
+        slug: "inode-cloud",
+        name: "by inode, cloud",
+        paper: "",
+        sharing: Sharing::ByInode { freshness: FRESHNESS },
+        durability: Durability::Cloud,
+    },
+];
+
 /// Ways of sharing that Figure 9 has beside each other: slug, name.
-static WAYS: [(&str, &str, Way); 4] = [
+static WAYS: [(&str, &str, Way); 7] = [
     ("cloud", "shared, cloud", Way::Volume(&MODES[2], None)),
     ("journal", "shared, journal", Way::Volume(&MODES[1], None)),
     (
         "journal-1s",
         "shared, journal, committed within 1 s",
         Way::Volume(&MODES[1], Some(Duration::from_secs(1))),
+    ),
+    ("inode-cloud", "by inode, cloud", Way::Volume(&BY_INODE[1], None)),
+    (
+        "inode-journal",
+        "by inode, journal",
+        Way::Volume(&BY_INODE[0], None),
+    ),
+    (
+        "inode-journal-1s",
+        "by inode, journal, committed within 1 s",
+        Way::Volume(&BY_INODE[0], Some(Duration::from_secs(1))),
     ),
     ("polled", "uploaded and polled", Way::Polled),
 ];

@@ -9,7 +9,10 @@ use firn_nfs::rpc::Server;
 use firn_store::{FaultConfig, Faulty, Meter, ProviderPrices, Route, Stack, StackConfig, Store, Usage};
 use firn_table::{FaultRates, Metered, TablePrices, TableUsage};
 use firn_vfs::{Durability, Vfs};
-use firn_volume::{FollowOptions, LockLimits, LockTable, Member, MemberOptions, Parts, Volume, VolumeConfig};
+use firn_volume::{
+    ByInodeVfs, FollowOptions, FormatOptions, LockLimits, LockTable, Member, MemberOptions, Parts, Volume,
+    VolumeConfig,
+};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +28,18 @@ pub enum Sharing {
     Private,
     /// It is handed over; a follower's reads are so fresh.
     Shared { freshness: Duration },
+    /// All offices write at the same moment, each what it holds; reads of what others hold are so fresh.
+    ByInode { freshness: Duration },
+}
+
+impl Sharing {
+    /// How a volume is made that is served so.
+    pub fn format(self) -> FormatOptions {
+        FormatOptions {
+            by_inode: matches!(self, Self::ByInode { .. }),
+            ..FormatOptions::default()
+        }
+    }
 }
 
 /// An office's lines: to the bucket, and the round trip to the table.
@@ -143,9 +158,18 @@ impl Office {
 }
 
 async fn open(parts: Parts, sharing: Sharing, config: VolumeConfig) -> Result<(Served, Arc<dyn Vfs>)> {
-    let Sharing::Shared { freshness } = sharing else {
-        let (volume, _) = Volume::open(parts, config).await?;
-        return Ok((Served::Volume(volume.clone()), Arc::new(volume)));
+    let freshness = match sharing {
+        Sharing::Private => {
+            let (volume, _) = Volume::open(parts, config).await?;
+            return Ok((Served::Volume(volume.clone()), Arc::new(volume)));
+        }
+        Sharing::ByInode { freshness } => {
+            let number = Volume::join_by_inode(&parts, "office").await?;
+            let (volume, _) = Volume::open_by_inode(parts, config, number).await?;
+            let vfs = Arc::new(ByInodeVfs::new(volume.clone(), freshness));
+            return Ok((Served::Volume(volume), vfs));
+        }
+        Sharing::Shared { freshness } => freshness,
     };
     let options = MemberOptions {
         follow: FollowOptions {
@@ -201,10 +225,16 @@ impl Site {
         }
     }
 
-    /// How often it gave the volume.
+    /// Roots that were built here, those that others were faster than among them.
+    pub fn builds(&self) -> u64 {
+        let hits = self.machine.faults().hits();
+        hits.get("by_inode.before_build").copied().unwrap_or(0)
+    }
+
+    /// How often it gave the volume; of a volume that all write at once, how often its changes waited for a lease.
     pub fn given(&self) -> u64 {
         match &self.served {
-            Served::Volume(_) => 0,
+            Served::Volume(volume) => volume.by_inode_status().map_or(0, |status| status.lease_waits),
             Served::Member(member) => member.status().given,
         }
     }

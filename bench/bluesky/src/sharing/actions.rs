@@ -6,7 +6,7 @@ use super::{Mode, client::Mount, client::Open, lines, mount, paper_lines, second
 use crate::{cells::Cells, office::Office};
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use firn_volume::{FormatOptions, VolumeConfig};
+use firn_volume::VolumeConfig;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ pub struct Actions {
 pub fn measure(cells: &Cells, mode: &Mode, local_locks: bool) -> Result<Actions> {
     let suffix = if local_locks { "-local" } else { "" };
     cells.measured(&format!("sharing-figure8-{}{suffix}", mode.slug), || {
-        let office = Office::new(FormatOptions::default())?;
+        let office = Office::new(mode.sharing.format())?;
         let site = Arc::new(office.site(
             mode.sharing,
             mode.durability,

@@ -28,6 +28,19 @@ const READS_AHEAD: usize = 2;
 /// Longer than anything that is measured waits.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// A Linux client asks again so long after it was told to.
+const ASKS_AGAIN: Duration = Duration::from_secs(5);
+
+/// Makes a call of a client that asks again as long as it is told to.
+pub async fn patiently<F: Future<Output = Result<()>>>(env: &Env, call: impl Fn() -> F) -> Result<()> {
+    loop {
+        match call().await {
+            Err(error) if format!("{error:#}").contains("Jukebox") => env.sleep(ASKS_AGAIN).await,
+            answer => return answer,
+        }
+    }
+}
+
 /// See the module.
 pub struct Mount {
     nfs: NfsClient,
@@ -61,6 +74,24 @@ impl Mount {
             root,
             pages: Mutex::default(),
         })
+    }
+
+    /// The same of a directory below the root, which is made if it is not there.
+    pub async fn of_directory(env: &Env, address: &str, name: &str) -> Result<Self> {
+        let whole = Self::new(env, address).await?;
+        let root = match whole.open(name).await? {
+            Some(open) => open.handle,
+            None => {
+                let made = whole
+                    .nfs
+                    .make_directory(&whole.root, name, NewAttributes::default());
+                let made = made
+                    .await?
+                    .map_err(|failed| anyhow!("MKDIR {name}: {failed:?}"))?;
+                made.file.context("MKDIR without a handle")?
+            }
+        };
+        Ok(Self { root, ..whole })
     }
 
     /// open of a file that may be there.
@@ -138,6 +169,11 @@ impl Mount {
         let written = answer.map_err(|failed| anyhow!("WRITE: {failed:?}"))?;
         ensure!(written.count as usize == length, "a short WRITE");
         Ok(())
+    }
+
+    /// One WRITE that is answered when the journal has it.
+    pub async fn write_stable(&self, file: &WireHandle, offset: u64, data: Bytes) -> Result<()> {
+        self.write_at(file, offset, data, StableHow::FileSync).await
     }
 
     /// What write leaves for the close.

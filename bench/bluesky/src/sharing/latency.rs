@@ -3,10 +3,10 @@
 //! The reader asks for the file's name every 50 ms, and reads it once it has its length. `polled` is what a client that keeps folders alike does, over
 //! the same bucket and table: it uploads the file when it is closed and notes that in the table; the other one asks there every ten seconds.
 
-use super::{Mode, lines, mount, seconds};
+use super::{Mode, SHARED, lines, mount, seconds};
 use crate::{
     cells::Cells,
-    office::{Office, Sharing, Site},
+    office::{Office, Site},
 };
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use firn_env::{Env, sim::Seeded};
 use firn_store::{ObjectKey, PutMode};
 use firn_table::{Condition, ItemKey, Table, Write};
 use firn_vfs::Durability;
-use firn_volume::{Cadence, FormatOptions, VolumeConfig};
+use firn_volume::{Cadence, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -52,11 +52,11 @@ pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
 pub fn measure(cells: &Cells, slug: &str, way: Way, kib: u64, lines_ms: (u64, u64)) -> Result<Runs> {
     let name = format!("sharing-figure9-{slug}-{}-{}-{kib}", lines_ms.0, lines_ms.1);
     cells.measured(&name, || {
-        let office = Office::new(FormatOptions::default())?;
-        let (durability, cadence) = match way {
-            Way::Volume(mode, cadence) => (mode.durability, cadence),
-            Way::Polled => (Durability::Journal, None),
+        let (sharing, durability, cadence) = match way {
+            Way::Volume(mode, cadence) => (mode.sharing, mode.durability, cadence),
+            Way::Polled => (SHARED, Durability::Journal, None),
         };
+        let office = Office::new(sharing.format())?;
         let default = VolumeConfig::default();
         let config = VolumeConfig {
             cadence: cadence.map_or(default.cadence, |every| Cadence {
@@ -65,9 +65,6 @@ pub fn measure(cells: &Cells, slug: &str, way: Way, kib: u64, lines_ms: (u64, u6
                 ..default.cadence
             }),
             ..default
-        };
-        let sharing = Sharing::Shared {
-            freshness: Duration::from_millis(500),
         };
         let open = || {
             office

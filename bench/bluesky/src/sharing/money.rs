@@ -1,6 +1,10 @@
 //! Figure 11 of the SCFS paper: what operations, a gigabyte and an hour cost, by the meters of the offices' edges and the price list.
 
-use super::{client::Mount, lines, mount, paper_lines};
+use super::{
+    Mode,
+    client::{Mount, patiently},
+    lines, mount, paper_lines,
+};
 use crate::{
     cells::Cells,
     office::{Office, Sharing, Site, Spent},
@@ -9,7 +13,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use firn_env::{Env, sim::Seeded};
 use firn_vfs::Durability;
-use firn_volume::{FormatOptions, VolumeConfig};
+use firn_volume::VolumeConfig;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -17,6 +21,8 @@ use std::{sync::Arc, time::Duration};
 pub const FILES_KIB: [u64; 4] = [256, 1 << 10, 4 << 10, 16 << 10];
 /// What offices do for an hour.
 pub const HOURS: [&str; 4] = ["alone", "reading", "contending", "idle"];
+/// The same in a volume that offices write at the same moment; and both save one document.
+pub const HOURS_BY_INODE: [&str; 5] = ["alone", "reading", "contending", "one document", "idle"];
 const CACHED_OPENS: u64 = 100;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Until an owner that changes nothing has given the volume up, and all is quiet.
@@ -56,10 +62,9 @@ struct Two {
     mount_b: Arc<Mount>,
 }
 
-fn two(freshness: Duration, durability: Durability) -> Result<Two> {
-    let office = Office::new(FormatOptions::default())?;
+fn two(sharing: Sharing, durability: Durability) -> Result<Two> {
+    let office = Office::new(sharing.format())?;
     let open = || {
-        let sharing = Sharing::Shared { freshness };
         office
             .site(sharing, durability, VolumeConfig::default(), lines(paper_lines()))
             .map(Arc::new)
@@ -90,7 +95,12 @@ pub fn operations(cells: &Cells) -> Result<Operations> {
             b,
             mount_a,
             mount_b,
-        } = two(Duration::ZERO, Durability::Cloud)?;
+        } = two(
+            Sharing::Shared {
+                freshness: Duration::ZERO,
+            },
+            Durability::Cloud,
+        )?;
         office.run(async move {
             let mut random = Seeded::new(11, 0);
             mount_a
@@ -131,15 +141,16 @@ pub fn operations(cells: &Cells) -> Result<Operations> {
     })
 }
 
-pub fn hour(cells: &Cells, what: &str) -> Result<Hour> {
-    cells.measured(&format!("sharing-hour-{what}"), || {
+pub fn hour(cells: &Cells, mode: &Mode, what: &str) -> Result<Hour> {
+    let slug = what.replace(' ', "-");
+    cells.measured(&format!("sharing-hour-{}-{slug}", mode.slug), || {
         let Two {
             office,
             a,
             b,
             mount_a,
             mount_b,
-        } = two(Duration::from_millis(500), Durability::Journal)?;
+        } = two(mode.sharing, mode.durability)?;
         let (what, client) = (what.to_owned(), office.machine("client").env());
         office.run(async move {
             let env = a.env.clone();
@@ -179,6 +190,12 @@ pub fn hour(cells: &Cells, what: &str) -> Result<Hour> {
                     let (of_one, of_two) = futures::try_join!(one, two)?;
                     saves = of_one + of_two;
                 }
+                "one document" => {
+                    let one = save_for_an_hour(&env, &mount_a, "document", CONTENDERS_SAVE_EVERY, 1);
+                    let two = save_for_an_hour(&env, &mount_b, "document", CONTENDERS_SAVE_EVERY, 2);
+                    let (of_one, of_two) = futures::try_join!(one, two)?;
+                    saves = of_one + of_two;
+                }
                 "idle" => env.sleep(HOUR).await,
                 other => anyhow::bail!("no hour {other}"),
             }
@@ -195,7 +212,8 @@ pub fn hour(cells: &Cells, what: &str) -> Result<Hour> {
 async fn save_for_an_hour(env: &Env, mount: &Mount, name: &str, every: Duration, seed: u64) -> Result<u64> {
     let (began, mut random, mut saves) = (env.now(), Seeded::new(seed, 0), 0);
     while env.now().since(began) < HOUR {
-        mount.save(name, content(&mut random, DOCUMENT_BYTES)).await?;
+        let document = content(&mut random, DOCUMENT_BYTES);
+        patiently(env, async || mount.save(name, document.clone()).await).await?;
         saves += 1;
         env.sleep(every).await;
     }

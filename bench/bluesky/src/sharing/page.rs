@@ -1,7 +1,9 @@
 //! The page: our figures beside the paper's, and each goal as it is met or missed.
 
+mod by_inode;
+
 use super::{
-    MODES, NEAR_LINES_MS, PAPER_LINES_MS, WAYS, actions, commit, freshness,
+    MODES, Mode, NEAR_LINES_MS, PAPER_LINES_MS, WAYS, actions, commit, freshness,
     latency::{self, percentile},
     money, namespaces,
     paper::Paper,
@@ -68,6 +70,7 @@ pub fn text(cells: &Cells) -> Result<String> {
     page.figure10()?;
     page.figure11()?;
     page.hours()?;
+    page.by_inode()?;
     let mut whole = page.introduction();
     whole.push_str("\n## Goals\n\n| goal | |\n|---|---|\n");
     for (goal, met) in &page.goals {
@@ -370,18 +373,25 @@ impl Page<'_> {
         self.line("\n## Figure 11(a): an hour of two offices\n");
         self.line(format!(
             "By the meters of both edges together. *Alone*: one office saves a document of 100 KiB every {} s. *Reading*: the other one opens it every {} s besides.\n\
-             *Contending*: both save one each, every {} s, so the volume goes to and fro. *Idle*: nobody does anything, ten minutes after the last change. The paper's fixed costs, a\n\
-             coordination service on four large machines of EC2, are ${} a month: ${:.2} an hour, whatever anybody does.\n",
+             *Contending*: both save one each, every {} s; a volume that is written by turns goes to and fro. *Idle*: nobody does anything, ten minutes after the last change. The\n\
+             paper's fixed costs, a coordination service on four large machines of EC2, are ${} a month: ${:.2} an hour, whatever anybody does.\n",
             money::ALONE_SAVES_EVERY.as_secs(),
             money::READER_OPENS_EVERY.as_secs(),
             money::CONTENDERS_SAVE_EVERY.as_secs(),
             self.paper.figure11.coordination_ec2_dollars_a_month,
             self.paper.figure11.coordination_ec2_dollars_a_month / (30.0 * 24.0)
         ));
-        self.line("| | saves | opens | handovers | PUT | GET | table, read | table, written | $ an hour |");
+        self.hours_of(&MODES[1], &money::HOURS, "handovers")
+    }
+
+    /// An hour of each kind, and that an idle one costs nothing.
+    fn hours_of(&mut self, mode: &Mode, hours: &[&str], given: &str) -> Result<()> {
+        self.line(format!(
+            "| | saves | opens | {given} | PUT | GET | table, read | table, written | $ an hour |"
+        ));
         self.line("|---|---|---|---|---|---|---|---|---|");
-        for what in money::HOURS {
-            let hour = money::hour(self.cells, what)?;
+        for what in hours {
+            let hour = money::hour(self.cells, mode, what)?;
             let spent = &hour.spent;
             self.line(format!(
                 "| {what} | {} | {} | {} | {} | {} | {} | {} | {:.6} |",
@@ -394,9 +404,9 @@ impl Page<'_> {
                 spent.table_writes,
                 spent.dollars()?
             ));
-            if what == "idle" {
-                self.goals
-                    .push(("idle offices make no request".to_owned(), spent.requests() == 0));
+            if *what == "idle" {
+                let goal = format!("idle offices make no request ({})", mode.name);
+                self.goals.push((goal, spent.requests() == 0));
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use firn_env::sim::Seeded;
 use firn_nfs::v3::types::StableHow;
-use firn_volume::{FormatOptions, VolumeConfig};
+use firn_volume::VolumeConfig;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,7 +38,7 @@ pub struct Column {
 
 pub fn measure(cells: &Cells, mode: &Mode) -> Result<Column> {
     cells.measured(&format!("sharing-table3-{}", mode.slug), || {
-        let office = Office::new(FormatOptions::default())?;
+        let office = Office::new(mode.sharing.format())?;
         let site = Arc::new(office.site(
             mode.sharing,
             mode.durability,
