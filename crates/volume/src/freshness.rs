@@ -23,6 +23,9 @@
 //! objects as a table that was rolled back by exactly that commit. The edge whose checkpoint it is knows: its journal has all that
 //! it holds, so it starts. Everybody else is told, and an administrator decides ([`crate::Volume::accept_rollback`]).
 //!
+//! **A volume that its members write** (leases by inode) has no owner and no statements: nothing of this is looked at, and only who has seen more
+//! notices a table that was put back.
+//!
 //! Costs at a start, of a volume whose table is right: a LIST and a GET for the statement, a LIST of the log behind the root, a LIST
 //! of forwarding records behind it, and the PUT of the statement. A crash in the middle of a checkpoint adds one ranged GET for
 //! each segment of it.
@@ -144,6 +147,10 @@ pub(crate) async fn find(
     tuple: &VolumeTuple,
     local: Option<&LocalState>,
 ) -> Result<Option<StaleTable>, VolumeError> {
+    // Nobody owns it, so nobody states an ownership: who has seen a newer root notices an older one by that alone.
+    if tuple.by_inode {
+        return Ok(None);
+    }
     let stale = |contradiction| {
         Ok(Some(StaleTable {
             volume: parts.volume,
