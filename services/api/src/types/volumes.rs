@@ -72,6 +72,12 @@ pub enum VolumeLeases {
     Inode,
 }
 
+impl VolumeLeases {
+    fn is_volume(&self) -> bool {
+        *self == Self::Volume
+    }
+}
+
 /// Asks for a volume.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -173,8 +179,8 @@ pub struct Volume {
     pub deleted: Option<UnixTime>,
     /// Its snapshot policy.
     pub snapshot_policy: SnapshotPolicy,
-    /// By what its offices keep each other from changing the same.
-    #[serde(default)]
+    /// By what its offices keep each other from changing the same; absent: `volume`.
+    #[serde(default, skip_serializing_if = "VolumeLeases::is_volume")]
     pub leases: VolumeLeases,
     /// Generation of the newest key ring; 0: none yet.
     pub key_ring_generation: u64,
