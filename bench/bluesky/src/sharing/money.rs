@@ -164,6 +164,10 @@ pub fn hour(cells: &Cells, mode: &Mode, what: &str) -> Result<Hour> {
             // The servers have ended connections on which nobody asked anything.
             let mount_a = Mount::new(&client, &a.address()).await?;
             let mount_b = Mount::new(&client, &b.address()).await?;
+            if what == "idle" {
+                // A mount is a call: an office goes away once nobody has asked anything for a while.
+                env.sleep(UNTIL_IDLE).await;
+            }
             let both = || a.spent().plus(&b.spent());
             let given = || a.given() + b.given();
             let (before, given_before) = (both(), given());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! unpublished = what is frozen and being uploaded + what was changed since
-//! a change begins ─▶ unpublished below uplink x recall_within? ──yes──▶ it goes on
+//! a change begins ─▶ unpublished below uplink x recall_within? ──yes──▶ it goes on; from half of that on: publish
 //!                          ▲          │ no: publish
 //!                          └── commit ◀┘            no room within the wait limit: the client is told to try again
 //! ```
@@ -26,6 +26,14 @@ const FULL: VfsError = VfsError::TryAgain {
     reason: "more is unpublished than the uplink takes within recall_within",
 };
 
+/// What is left of the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Much,
+    Little,
+    None,
+}
+
 impl ByInode {
     /// Changes that waited for the uplink.
     pub(super) fn uplink_waits(&self) -> u64 {
@@ -42,9 +50,16 @@ impl Inner {
         u64::try_from(bytes).unwrap_or(u64::MAX).max(LEAST_BYTES)
     }
 
-    fn has_room_on_uplink(&self) -> bool {
-        firn_env::planted!("volume.unpublished_without_bound")
-            || self.lock().unpublished_bytes() < self.unpublished_limit_bytes()
+    /// How full the room is: nothing in the way, half of it taken, no room.
+    fn room_on_uplink(&self) -> Room {
+        let (unpublished, limit) = (self.lock().unpublished_bytes(), self.unpublished_limit_bytes());
+        if unpublished < limit / 2 || firn_env::planted!("volume.unpublished_without_bound") {
+            Room::Much
+        } else if unpublished < limit {
+            Room::Little
+        } else {
+            Room::None
+        }
     }
 
     /// Holds a change back while more is unpublished than the uplink takes in time.
@@ -55,8 +70,14 @@ impl Inner {
         let Some(by_inode) = &self.by_inode else {
             return Ok(());
         };
-        if self.has_room_on_uplink() {
-            return Ok(());
+        match self.room_on_uplink() {
+            Room::Much => return Ok(()),
+            Room::Little => {
+                // Early enough that as a rule nobody has to wait: what compresses well is gone sooner than the line would say.
+                self.checkpointer.want();
+                return Ok(());
+            }
+            Room::None => {}
         }
         by_inode.uplink_waits.fetch_add(1, Ordering::Relaxed);
         by_inode.last_call.note(self.env.now());
@@ -66,7 +87,7 @@ impl Inner {
             futures::pin_mut!(committed);
             committed.as_mut().enable();
             self.check_serving()?;
-            if self.has_room_on_uplink() {
+            if self.room_on_uplink() != Room::None {
                 return Ok(());
             }
             self.checkpointer.want();

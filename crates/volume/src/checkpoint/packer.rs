@@ -364,9 +364,7 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
         let on_its_way = context.progress.uplink.begin(&context.env, bytes);
         match context.store.put(&key, parts.clone(), PutMode::Create).await {
             Ok(()) => {
-                if let Some(on_its_way) = on_its_way {
-                    on_its_way.arrived();
-                }
+                on_its_way.arrived();
                 break;
             }
             // The name is new with this incarnation of the writer, so an earlier try of ours put it: but perhaps not whole.

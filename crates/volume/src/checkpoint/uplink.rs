@@ -1,6 +1,6 @@
 //! What the uplink takes, measured by the segments that are uploaded: bytes over the time in which at least one was on its way.
 //!
-//! Segments below 256 KiB say more of the way than of the line, and are left out; so is what failed, since a store that is away is no slow line. Each mebibyte that was uploaded is a sample, of
+//! Segments below 256 KiB say more of the way than of the line: they only raise what is taken for it before anything was measured. Left out is what failed, since a store that is away is no slow line. Each mebibyte that was uploaded is a sample, of
 //! which the newest counts a quarter: a line that becomes slower is known by after some megabytes of the upload that is under way.
 
 use firn_env::{Env, Monotonic};
@@ -28,6 +28,8 @@ struct Measured {
     bytes: u64,
     busy: Duration,
     bytes_per_second: Option<u64>,
+    /// What small segments have shown that the line takes at least.
+    at_least: u64,
 }
 
 impl Measured {
@@ -45,6 +47,7 @@ pub struct OnItsWay<'a> {
     uplink: &'a Uplink,
     env: &'a Env,
     bytes: u64,
+    began: Monotonic,
     has_arrived: bool,
 }
 
@@ -55,24 +58,25 @@ impl Uplink {
 
     /// Bytes a second.
     pub fn bytes_per_second(&self) -> u64 {
-        self.lock().bytes_per_second.unwrap_or(UPLINK_AT_FIRST)
+        let measured = self.lock();
+        let at_first = measured.at_least.max(UPLINK_AT_FIRST);
+        measured.bytes_per_second.unwrap_or(at_first)
     }
 
-    /// So much begins its way; `None`: too little to tell.
-    pub fn begin<'a>(&'a self, env: &'a Env, bytes: u64) -> Option<OnItsWay<'a>> {
-        if bytes < COUNTED_FROM {
-            return None;
+    /// So much begins its way.
+    pub fn begin<'a>(&'a self, env: &'a Env, bytes: u64) -> OnItsWay<'a> {
+        if bytes >= COUNTED_FROM {
+            let mut measured = self.lock();
+            measured.tick(env.now());
+            measured.on_their_way += 1;
         }
-        let mut measured = self.lock();
-        measured.tick(env.now());
-        measured.on_their_way += 1;
-        drop(measured);
-        Some(OnItsWay {
+        OnItsWay {
             uplink: self,
             env,
             bytes,
+            began: env.now(),
             has_arrived: false,
-        })
+        }
     }
 }
 
@@ -86,6 +90,13 @@ impl OnItsWay<'_> {
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
         let mut measured = self.uplink.lock();
+        if self.bytes < COUNTED_FROM {
+            let at_least = per_second(self.bytes, self.env.now().since(self.began));
+            if self.has_arrived {
+                measured.at_least = measured.at_least.max(at_least);
+            }
+            return;
+        }
         measured.tick(self.env.now());
         measured.on_their_way -= 1;
         if !self.has_arrived {
@@ -96,13 +107,16 @@ impl Drop for OnItsWay<'_> {
         if measured.bytes < SAMPLE_BYTES {
             return;
         }
-        let micros = measured.busy.as_micros().max(1);
-        let sample = u128::from(measured.bytes) * 1_000_000 / micros;
-        let sample = u64::try_from(sample).unwrap_or(u64::MAX);
+        let sample = per_second(measured.bytes, measured.busy);
         let before = measured.bytes_per_second;
         measured.bytes_per_second = Some(before.map_or(sample, |before| before / 4 * 3 + sample / 4).max(1));
         (measured.bytes, measured.busy) = (0, Duration::ZERO);
     }
+}
+
+fn per_second(bytes: u64, within: Duration) -> u64 {
+    let micros = within.as_micros().max(1);
+    u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -113,9 +127,7 @@ mod tests {
     async fn upload(env: &Env, uplink: &Uplink, bytes: u64, takes: Duration) {
         let on_its_way = uplink.begin(env, bytes);
         env.sleep(takes).await;
-        if let Some(on_its_way) = on_its_way {
-            on_its_way.arrived();
-        }
+        on_its_way.arrived();
     }
 
     #[test]
@@ -126,9 +138,12 @@ mod tests {
             let uplink = Uplink::default();
             assert_eq!(uplink.bytes_per_second(), UPLINK_AT_FIRST);
             for _ in 0..1000 {
-                upload(&env, &uplink, 10_000, Duration::from_millis(30)).await;
+                upload(&env, &uplink, 1000, Duration::from_millis(30)).await;
             }
             assert_eq!(uplink.bytes_per_second(), UPLINK_AT_FIRST, "too small to tell");
+            upload(&env, &uplink, 200_000, Duration::from_millis(200)).await;
+            upload(&env, &uplink, 100_000, Duration::from_millis(200)).await;
+            assert_eq!(uplink.bytes_per_second(), 1_000_000, "at least");
             // Four megabytes in two seconds, side by side.
             let two = || upload(&env, &uplink, 2 << 20, Duration::from_secs(2));
             futures::join!(two(), two());

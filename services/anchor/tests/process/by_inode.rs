@@ -191,7 +191,9 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
     assert!(shown.contains("offices write it at the same moment"), "{shown}");
     // Of the two seconds that the configuration says, over a line of which nothing is known yet or which is this machine's.
     assert!(
-        of_one["unpublished_limit_bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 20),
+        of_one["unpublished_limit_bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes >= 1 << 20),
         "{of_one}"
     );
     assert!(shown.contains("within recall_within"), "{shown}");
