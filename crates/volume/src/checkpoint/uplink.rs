@@ -13,8 +13,9 @@ use std::{
 pub const UPLINK_AT_FIRST: u64 = 250_000;
 /// What is smaller is left out.
 const COUNTED_FROM: u64 = 256 << 10;
-/// So much makes a sample.
+/// So much makes a sample, and so long but for the first.
 const SAMPLE_BYTES: u64 = 1 << 20;
+const SAMPLE_TAKES: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Default)]
@@ -104,7 +105,9 @@ impl Drop for OnItsWay<'_> {
             return;
         }
         measured.bytes += self.bytes;
-        if measured.bytes < SAMPLE_BYTES {
+        // What arrives right after another that was on its way beside it took longer than since then: it counts with what follows.
+        let is_short = measured.bytes_per_second.is_some() && measured.busy < SAMPLE_TAKES;
+        if measured.bytes < SAMPLE_BYTES || is_short {
             return;
         }
         let sample = per_second(measured.bytes, measured.busy);
