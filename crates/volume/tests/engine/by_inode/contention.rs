@@ -310,7 +310,8 @@ fn sixteen_offices_that_publish_all_the_time_go_one_after_the_other() {
         let many = commits_of(None, count);
         assert!(many.least() > 0 && many.most() <= 3 * many.least(), "{many:?}");
         assert!(many.in_vain() * 10 <= many.builds, "{many:?}");
-        assert!(many.all() >= two.all() * 9 / 10, "{many:?} {two:?}");
+        // The line takes its part: each turn of four is two writes of one record.
+        assert!(many.all() * 2 >= two.all(), "{many:?} {two:?}");
         assert!(many.longest_wait < Duration::from_secs(20), "{many:?}");
     }
     // Each builds, and all but one in vain.
