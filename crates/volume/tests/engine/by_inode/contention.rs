@@ -190,6 +190,8 @@ fn offices_make_files_in_one_directory_by_turns_however_busy_they_are() {
     }
     let four = all_in_one_directory(None, 4, CALL);
     assert!(four.longest_wait < Duration::from_secs(20), "{four:?}");
+    let (least, most) = (four.files.iter().min(), four.files.iter().max());
+    assert!(least.copied() > most.map(|most| most / 2), "{four:?}");
     let bug = Some("leases.goes_on_with_what_is_wanted");
     let kept = all_in_one_directory(bug, 2, CALL);
     assert!(kept.longest_wait > MINUTE / 2, "{kept:?}");
