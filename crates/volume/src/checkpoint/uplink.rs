@@ -1,4 +1,4 @@
-//! What the uplink takes, measured by the segments that are uploaded: bytes over the time in which at least one was on its way.
+//! The measured speed of the uplink: bytes of segments that are uploaded over the time in which at least one was on its way.
 //!
 //! Segments below 256 KiB say more of the way than of the line: they only raise what is taken for it before anything was measured. Left out is what failed, since a store that is away is no slow line. Each mebibyte that was uploaded is a sample, of
 //! which the newest counts a quarter: a line that becomes slower is known by after some megabytes of the upload that is under way.
