@@ -99,9 +99,9 @@ impl Runs {
     }
 }
 
-/// How a member comes to a try to commit.
+/// What a member has done before a try to commit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct Waited {
     /// It stood in line, or has the lease.
     pub(super) has_waited: bool,
     /// The root was read a moment ago.
@@ -208,11 +208,11 @@ impl Member {
     }
 
     /// Before a try to commit, after so many that were lost: stands in line if somebody has the lease, or this member needs it.
-    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<Turn, MemberError> {
+    pub(super) async fn wait_for_commit_lease(&self, lost: usize) -> Result<Waited, MemberError> {
         if firn_env::planted!("leases.no_commit_lease") {
-            return Ok(Turn::default());
+            return Ok(Waited::default());
         }
-        let waited = Turn {
+        let waited = Waited {
             has_waited: true,
             is_fresh: false,
         };
@@ -224,7 +224,7 @@ impl Member {
             return Ok(waited);
         }
         if !(self.needs_lease(lost) || self.is_others_turn()) || self.is_all_published() {
-            return Ok(Turn::default());
+            return Ok(Waited::default());
         }
         let began = self.env.now();
         let (mut place, mut stands_since, mut looked) = (None, began, began);
@@ -244,7 +244,7 @@ impl Member {
                     seen?
                 }
             };
-            let fresh = Turn {
+            let fresh = Waited {
                 is_fresh: is_near,
                 ..waited
             };

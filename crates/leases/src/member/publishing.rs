@@ -44,18 +44,18 @@ impl Member {
     pub(super) async fn publish_alone(&self) -> Result<(), MemberError> {
         let mut lost = 0;
         for _ in 0..TRIES {
-            let turn = self.wait_for_commit_lease(lost).await?;
+            let waited = self.wait_for_commit_lease(lost).await?;
             let (tuple, moved) = {
                 let mut own = self.own.lock().await;
                 let own = &mut *own;
                 self.settle(own).await?;
-                if !turn.is_fresh {
+                if !waited.is_fresh {
                     let (refreshed, looked) = futures::join!(self.refresh(own), self.look_at_line());
                     refreshed.and(looked)?;
                 }
                 (own.adopted.0.clone(), self.moved.notified())
             };
-            if !turn.has_waited && self.is_others_turn() {
+            if !waited.has_waited && self.is_others_turn() {
                 continue;
             }
             let began = self.env.now();
