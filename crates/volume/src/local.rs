@@ -24,9 +24,9 @@ use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
 use firn_format::{OwnershipEpoch, WriterId};
 
-pub(crate) const VERSION: u8 = 3;
+const VERSION: u8 = 3;
 /// Without what a member began.
-const OWNERS_VERSION: u8 = 2;
+pub(crate) const OWNERS_VERSION: u8 = 2;
 pub(crate) const OLDEST_VERSION: u8 = 1;
 const FILE: &str = "state";
 const NEW_FILE: &str = "state.new";
