@@ -37,7 +37,7 @@ struct Kind {
     magic: &'static [u8],
     version_at: usize,
     features_at: Option<usize>,
-    /// The newest version, of what [`FormatSet`] does not list: it is no reason to judge an upgrade by.
+    /// The newest version, of what [`FormatSet`] does not list, or not up to its newest: it is no reason to judge an upgrade by.
     newest: Option<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Kind {
 
 const IDENTITY: Kind = Kind::new("identity", b"FIRNEDGE", 8);
 const KEY_RING: Kind = Kind::new("key ring", b"FIRNKEYS", 8).with_features();
-const STATE: Kind = Kind::new("local state", b"", 0);
+const STATE: Kind = Kind::new("local state", b"", 0).up_to(firn_volume::LOCAL_STATE_VERSION);
 const JOURNAL: Kind = Kind::new("journal file", b"FIRNJRNL", 8).with_features();
 const CHECKPOINT: Kind = Kind::new("object", b"FOBJ", 8).with_features();
 const SEGMENT: Kind = Kind::new("segment", b"FIRNSEGM", 8).with_features();

@@ -22,3 +22,7 @@ pub const FORMATS: [FormatVersions; 6] = [
         ownership_statement::PAYLOAD_VERSION,
     ),
 ];
+
+/// The newest version of the local state that is read. Members by inode write it; no upgrade is judged by it, since the release before refuses their
+/// volumes by the tuple.
+pub const LOCAL_STATE_VERSION: u8 = local::VERSION;

@@ -72,7 +72,7 @@ pub use elsewhere::{ChangedElsewhere, Elsewhere};
 pub use error::{NotDetachable, VolumeError};
 pub use firn_format::{Gathering, GatheringStage};
 pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
-pub use formats::FORMATS;
+pub use formats::{FORMATS, LOCAL_STATE_VERSION};
 pub use freshness::{Contradiction, RootSight, StaleTable};
 pub use gathering::{GATHERING_BYTES_PER_SECOND, ManifestStatus};
 pub use member::{

@@ -24,7 +24,7 @@ use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
 use firn_format::{OwnershipEpoch, WriterId};
 
-const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 3;
 /// Without what a member began.
 pub(crate) const OWNERS_VERSION: u8 = 2;
 pub(crate) const OLDEST_VERSION: u8 = 1;
