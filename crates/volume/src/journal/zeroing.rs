@@ -6,8 +6,9 @@
 //! half the time. So a small batch that is synced takes zeros along for those that will follow it. What is read behind the
 //! last record is no record either way: the format does not know of this.
 //!
-//! A file that is used again has no unwritten blocks, and needs none of that. There a small batch takes zeros up to the end of its
-//! page: what is written of a page that the kernel no longer has in memory is written only after the rest of it was read.
+//! A stretch is long enough to go past the page cache, and what is written of a page that the kernel does not have in memory is written
+//! only after the rest of it was read: a second trip to the device. So a small batch that needs no stretch takes zeros up to the end of its
+//! page. A file that is used again has no unwritten blocks: there that is all.
 //!
 //! The stretch begins small and doubles while small batches use it up; a batch that is large, and pays for its own extents
 //! easily, starts it anew. No more zeros are written than records that profit from them, but for the last stretch.
@@ -71,17 +72,13 @@ impl ZeroAhead {
     /// `is_alone`: nothing waits to be written behind it, which zeros would hold up.
     pub(super) fn take(&mut self, batch_bytes: u64, end: u64, is_alone: bool) -> u64 {
         debug_assert!(end <= self.file_bytes, "records are placed inside the file");
-        if self.is_recycled {
-            let page_end = end.next_multiple_of(PAGE_BYTES).min(self.file_bytes);
-            let is_small = batch_bytes <= SMALL_BYTES.min(self.file_bytes / 8);
-            return if is_alone && is_small { page_end - end } else { 0 };
-        }
         if batch_bytes > SMALL_BYTES.min(self.file_bytes / 8) {
             self.passed(end);
             return 0;
         }
-        if end <= self.until {
-            return 0;
+        if self.is_recycled || end <= self.until {
+            let page_end = end.next_multiple_of(PAGE_BYTES).min(self.file_bytes);
+            return if is_alone { page_end - end } else { 0 };
         }
         let zero_bytes = self.stretch_bytes.min(self.file_bytes.saturating_sub(end));
         self.until = end + zero_bytes;
@@ -148,6 +145,26 @@ mod tests {
         end += 8 << 20;
         ahead.passed(end);
         assert_eq!(small_batches(&mut ahead, &mut end, 1).0, STRETCH_BYTES_MIN);
+    }
+
+    #[test]
+    fn what_is_written_over_a_stretch_takes_zeros_to_the_end_of_its_page() {
+        let mut ahead = ZeroAhead::new(FILE_BYTES, false);
+        assert_eq!(ahead.take(100, 1000, true), STRETCH_BYTES_MIN);
+        assert_eq!(ahead.take(100, 1100, true), 4096 - 1100);
+        assert_eq!(ahead.take(4159, 1100 + 4159, true), 8192 - 5259);
+        assert_eq!(ahead.take(100, 8192, true), 0, "the page is full");
+        assert_eq!(ahead.take(100, 8292, false), 0, "others wait to be written there");
+        assert_eq!(
+            ahead.take(100, 1000 + STRETCH_BYTES_MIN, true),
+            (1000_u64 + STRETCH_BYTES_MIN).next_multiple_of(4096) - (1000 + STRETCH_BYTES_MIN),
+            "the last of the stretch"
+        );
+        assert_eq!(
+            ahead.take(100, 1100 + STRETCH_BYTES_MIN, true),
+            2 * STRETCH_BYTES_MIN,
+            "the next stretch"
+        );
     }
 
     #[test]
