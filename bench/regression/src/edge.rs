@@ -26,7 +26,8 @@ pub const LARGE_QUEUE: usize = 8;
 const SMALL_QUEUE: usize = 16;
 const LARGE_BYTES: u64 = 512 << 20;
 const GIB: f64 = (1_u64 << 30) as f64;
-const SMALL_BYTES: u32 = 4096;
+/// Bytes of a small call.
+pub const SMALL_BYTES: u32 = 4096;
 const SMALL_CALLS: u64 = 10_000;
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -102,7 +103,7 @@ pub async fn measure(directory: &Path) -> Result<Figures> {
 }
 
 /// From one look at the edge's process to the next.
-struct Span {
+pub struct Span {
     before: Counts,
     requests: u64,
     bytes_up: u64,
@@ -110,7 +111,8 @@ struct Span {
 }
 
 impl Span {
-    async fn begin(edge: &mut Edge) -> Result<Self> {
+    /// The first look.
+    pub async fn begin(edge: &mut Edge) -> Result<Self> {
         let counters = edge.counters().await?;
         Ok(Self {
             before: process::counts(edge.process_id().context("the edge has ended")?)?,
@@ -120,7 +122,8 @@ impl Span {
         })
     }
 
-    async fn end(self, edge: &mut Edge, unit: &str, units: f64) -> Result<Row> {
+    /// The second look; what happened between them.
+    pub async fn end(self, edge: &mut Edge, unit: &str, units: f64) -> Result<Row> {
         let after = process::counts(edge.process_id().context("the edge has ended")?)?;
         let counters = edge.counters().await?;
         Ok(Row::between(unit, units, self.before, after)
@@ -176,7 +179,7 @@ pub async fn write(client: &NfsClient, file: &WireHandle, bytes: u64) -> Result<
 }
 
 /// One write, repeated for as long as the server puts it off.
-async fn written(
+pub async fn written(
     client: &NfsClient,
     file: &WireHandle,
     offset: u64,
@@ -215,7 +218,8 @@ pub async fn read(client: &NfsClient, file: &WireHandle, bytes: u64) -> Result<(
         .map(drop)
 }
 
-fn random_offset(number: u64, bytes: u64) -> u64 {
+/// A place in a file of `bytes`, on a walk that meets none twice for long.
+pub fn random_offset(number: u64, bytes: u64) -> u64 {
     let blocks = bytes / u64::from(SMALL_BYTES);
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % blocks * u64::from(SMALL_BYTES)
 }

@@ -26,13 +26,13 @@ pub struct Figures {
 }
 
 /// Figures that are printed and compared with nothing.
-const TOLD: &[&str] = &["peak_mib"];
+const TOLD: &[&str] = &["peak_mib", "median_us", "p99_us", "longest_us"];
 
 /// A count below this is noise, whatever was committed: timers and the odd thread.
 fn noise(name: &str) -> f64 {
     match name {
         "faults" => 200.0,
-        "read_calls" | "write_calls" => 0.5,
+        "read_calls" | "write_calls" | "switches" => 0.5,
         "store_requests" => 0.5,
         "processor_us" => 0.5,
         _ => 0.0,
@@ -42,7 +42,8 @@ fn noise(name: &str) -> f64 {
 impl Row {
     /// What happened between two looks at a process, for each of `units`.
     pub fn between(unit: &str, units: f64, before: Counts, after: Counts) -> Self {
-        let each = |before: u64, after: u64| (after - before) as f64 / units;
+        // Of threads, those that have ended are not counted any more.
+        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / units;
         let figures = BTreeMap::from([
             (
                 "processor_us".to_owned(),
@@ -54,6 +55,7 @@ impl Row {
                 "write_calls".to_owned(),
                 each(before.write_calls, after.write_calls),
             ),
+            ("switches".to_owned(), each(before.switches, after.switches)),
             ("read_bytes".to_owned(), each(before.read_bytes, after.read_bytes)),
             (
                 "written_bytes".to_owned(),

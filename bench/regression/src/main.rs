@@ -16,6 +16,7 @@ mod calibration;
 mod edge;
 mod engine;
 mod figures;
+mod latency;
 mod process;
 mod protocol;
 
@@ -37,7 +38,7 @@ struct Arguments {
     /// How often each set is measured; the lowest figures count.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Only these sets: edge, engine, protocol.
+    /// Only these sets: edge, engine, protocol; and latency, which is measured only if it is named.
     #[arg(long)]
     only: Vec<String>,
     /// Where volumes are made; it should be on a real disk.
@@ -80,6 +81,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
         std::fs::create_dir_all(&directory)?;
         if wanted("edge") {
             measured.merge(runtime.block_on(edge::measure(&directory))?);
+        }
+        if arguments.only.iter().any(|only| only == "latency") {
+            measured.merge(runtime.block_on(latency::measure(&directory))?);
         }
         if wanted("engine") {
             measured.merge(runtime.block_on(engine::measure(&directory))?);

@@ -18,6 +18,8 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes handed to calls of the write kind, those on sockets included.
     pub written_bytes: u64,
+    /// Times a thread gave the processor up, to wait for something; of the threads that there are now.
+    pub switches: u64,
     /// Most memory resident at one moment.
     pub peak_bytes: u64,
 }
@@ -29,6 +31,19 @@ pub fn counts(process: u32) -> Result<Counts> {
         fs::read_to_string(&path).with_context(|| format!("reading {path}"))
     };
     let (stat, io, status) = (read("stat")?, read("io")?, read("status")?);
+    let line = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let word = line.and_then(|rest| rest.split_whitespace().next());
+        word.and_then(|word| word.parse::<u64>().ok())
+            .with_context(|| format!("no {name}"))
+    };
+    let mut switches = 0;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        // One that has ended meanwhile has none.
+        if let Ok(status) = fs::read_to_string(thread?.path().join("status")) {
+            switches += line(&status, "voluntary_ctxt_switches:")?;
+        }
+    }
     // The name of the program, in parentheses, may hold anything.
     let fields: Vec<&str> = stat
         .rsplit_once(')')
@@ -40,12 +55,6 @@ pub fn counts(process: u32) -> Result<Counts> {
         let text = fields.get(number - 3).context("a field of stat")?;
         text.parse::<u64>().context("a number in stat")
     };
-    let line = |text: &str, name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let word = line.and_then(|rest| rest.split_whitespace().next());
-        word.and_then(|word| word.parse::<u64>().ok())
-            .with_context(|| format!("no {name}"))
-    };
     let tick = Duration::from_secs(1) / rustix::param::clock_ticks_per_second() as u32;
     Ok(Counts {
         processor: tick * (field(14)? + field(15)?) as u32,
@@ -54,6 +63,7 @@ pub fn counts(process: u32) -> Result<Counts> {
         write_calls: line(&io, "syscw:")?,
         read_bytes: line(&io, "rchar:")?,
         written_bytes: line(&io, "wchar:")?,
+        switches,
         peak_bytes: line(&status, "VmHWM:")? << 10,
     })
 }
