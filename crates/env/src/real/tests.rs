@@ -4,7 +4,10 @@ use super::real;
 use crate::{Env, OpenMode};
 use std::{
     future::Future,
-    sync::mpsc::{self, Sender},
+    sync::{
+        Arc,
+        mpsc::{self, Sender},
+    },
     time::Duration,
 };
 
@@ -103,4 +106,14 @@ fn a_panic_of_an_essential_task_ends_the_process() {
         .output()
         .unwrap();
     assert_eq!(child.status.code(), Some(crate::ESSENTIAL_PANICKED), "{child:?}");
+}
+
+/// Or its syncs would never be waited for in place at queue depth 1.
+#[tokio::test]
+async fn the_disk_of_an_environment_looks_at_its_requests() {
+    let env = real(&std::env::temp_dir()).unwrap();
+    let holders = Arc::strong_count(env.queue_depth());
+    assert_eq!(holders, 2, "the environment and its disk");
+    let other = env.with_disk(env.disk().clone());
+    assert!(Arc::ptr_eq(env.queue_depth(), other.queue_depth()));
 }
