@@ -344,6 +344,11 @@ impl Member {
         self.table().counts()
     }
 
+    /// Whether others wait for something that it holds and has not given yet, by what it saw last.
+    pub fn is_asked_for(&self) -> bool {
+        self.table().has_closed()
+    }
+
     /// Whether an inode may be used, by what was seen last: it is held, and a root was adopted whose read began since. Asked together with [`Self::is_valid`].
     pub fn is_usable(&self, inode: u64) -> bool {
         self.table().is_usable(inode)

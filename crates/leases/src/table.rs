@@ -192,6 +192,11 @@ impl LeaseTable {
         }
     }
 
+    /// Whether others wait for anything.
+    pub fn has_closed(&self) -> bool {
+        self.closed.values().any(|ranges| !ranges.is_empty())
+    }
+
     /// Another has an inode that a call here asks for.
     pub fn owes(&mut self, inode: u64) {
         self.owed.insert(inode);
@@ -353,8 +358,9 @@ mod tests {
     fn with_what_others_wait_for_no_change_begins_unless_it_was_waited_for() {
         let (mut table, arena) = held();
         adopt(&mut table);
+        assert!(!table.has_closed());
         table.close(arena.number(), &[single(SHAPE_LEASE)]);
-        assert!(!table.pin(SHAPE_LEASE));
+        assert!(table.has_closed() && !table.pin(SHAPE_LEASE));
         table.owes(SHAPE_LEASE);
         assert!(!table.is_owed(0, single(SHAPE_LEASE)), "no call waits");
         table.waits(SHAPE_LEASE);
@@ -364,6 +370,9 @@ mod tests {
         table.waits_no_more(SHAPE_LEASE);
         table.close(arena.number(), &[]);
         assert!(table.pin(SHAPE_LEASE), "nobody waits any more");
+        table.close(arena.number(), &[single(SHAPE_LEASE)]);
+        table.give_up(arena.number(), single(SHAPE_LEASE));
+        assert!(!table.has_closed(), "it is given");
     }
 
     #[test]

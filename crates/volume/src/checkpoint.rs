@@ -17,6 +17,7 @@ mod run;
 mod section;
 mod uplink;
 mod uploads;
+mod urgency;
 
 pub use build::{BuiltCheckpoint, build};
 pub use compressibility::Compressibility;
@@ -31,3 +32,4 @@ pub(crate) use run::run;
 pub use section::MemberSection;
 pub use uplink::Uplink;
 pub use uploads::{LostSegments, ReadBackStatus, Uploads};
+pub use urgency::Urgency;

@@ -62,6 +62,7 @@ use futures::{FutureExt, channel::oneshot};
 use locality::Arrival;
 use memory::MemoryCache;
 use object::{Loading, Misfit, at_place, loaded, open_object, trusting};
+pub(crate) use pinned::PinShare;
 use pinned::Pinned;
 pub(crate) use relocations::Relocation;
 use relocations::Relocations;
@@ -136,7 +137,7 @@ impl Objects {
         );
         let disk = Arc::new(disk.await?);
         let pinned = Arc::new(Pinned::open(env, config.disk_cache_bytes).await?);
-        disk.set_pinned_bytes(pinned.bytes());
+        disk.set_pinned_bytes(pinned.taken_bytes());
         // An eighth of the memory, at least one segment and at most eight.
         let window_bytes = (config.memory_cache_bytes / 8).clamp(4 << 20, 32 << 20);
         let second = config

@@ -148,6 +148,7 @@ async fn build_on(
     let by_inode = inner.by_inode();
     let version = Version(adopted.version.0 + 1);
     let context = &inner.checkpointer.packer;
+    context.progress.urgency.begin();
     let mut packer = Packer::new(context.clone(), version);
     let tree = checkpoint::build(
         &mut packer,
@@ -255,6 +256,7 @@ pub(super) async fn committed(inner: &Inner, committed: &Built) {
         state.install(tree.inode_map, tree.entries);
         state.committed_beside(&payload.counters, frozen.numbers());
     }
+    inner.checkpointer.packer.progress.urgency.begin();
     let mut history = std::mem::take(&mut publishing.adopted.history);
     history.push_back((checkpoint.version, uid));
     while history.len() > HISTORY_MAX {

@@ -97,6 +97,8 @@ async fn work(inner: &Inner) {
 async fn beside<T>(inner: &Inner, member: &Member, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
+        let urgency = &inner.checkpointer.packer.progress.urgency;
+        urgency.set_recalled(member.is_asked_for());
         if let Ok(done) = inner.env.timeout(member.tend_after(), work.as_mut()).await {
             return done;
         }

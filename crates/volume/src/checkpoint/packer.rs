@@ -6,7 +6,7 @@
 //! done before the commit.
 
 use super::{
-    CheckpointError, Compressibility, Uplink, Uploads,
+    CheckpointError, Compressibility, Uplink, Uploads, Urgency,
     read_back::{Found, compare, tail_of, wait_for_room},
 };
 use crate::{
@@ -71,6 +71,8 @@ pub struct UploadProgress {
     pub uploads: Uploads,
     /// What the line takes.
     pub uplink: Uplink,
+    /// Whether others wait for what is being uploaded.
+    pub urgency: Urgency,
 }
 
 /// Packs the objects of one checkpoint.
@@ -294,7 +296,9 @@ impl Packer {
         let id = builder.id();
         let parts = builder.finish();
         self.note_finished(id, &parts).await;
-        wait_for_room(&self.context, parts.iter().map(|part| part.len() as u64).sum()).await;
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        wait_for_room(&self.context, bytes).await;
+        self.context.progress.urgency.pinned(bytes);
         let context = self.context.clone();
         self.uploads.push_back(
             self.context

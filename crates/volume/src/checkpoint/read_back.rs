@@ -122,12 +122,13 @@ async fn note_pinned(context: &PackerContext) {
 }
 
 /// Waits until so many bytes more may be pinned: a store that does not let itself be read back holds uploads, then the journal, then
-/// writers (I7).
+/// writers (I7). It may become urgent meanwhile.
 pub(super) async fn wait_for_room(context: &PackerContext, bytes: u64) {
-    while !context.objects.may_pin(bytes) {
+    let has_room = || context.objects.may_pin(bytes, context.progress.urgency.share());
+    while !has_room() {
         note_pinned(context).await;
         round(context).await;
-        if !context.objects.may_pin(bytes) {
+        if !has_room() {
             context.env.sleep(ROOM_RETRY).await;
         }
     }

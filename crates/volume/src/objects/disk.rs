@@ -133,7 +133,7 @@ impl DiskCache {
         format!("{}/{}", self.directory, name_of(segment))
     }
 
-    /// So much of the capacity, at most half, is taken by pinned segments from the next write on.
+    /// So much of the capacity is taken by pinned segments from the next write on.
     pub(super) fn set_pinned_bytes(&self, bytes: u64) {
         self.pinned_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -354,7 +354,7 @@ impl DiskCache {
     /// What pins take of the capacity.
     fn pinned_share(&self) -> u64 {
         let pinned = self.pinned_bytes.load(Ordering::Relaxed);
-        pinned.min(self.capacity_bytes / 2)
+        pinned.min(self.capacity_bytes)
     }
 
     /// Drops segments until the rest fits, but not `spare`.

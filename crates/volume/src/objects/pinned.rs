@@ -10,9 +10,9 @@
 //! its own (`disk/pins.rs`), which also keeps the file when it is pinned no more. Where the cache cannot, readers come here last
 //! before the store.
 //!
-//! **Bound.** Pins take at most half of the disk cache's capacity ([`Pinned::capacity_bytes`]), whose other half then holds the
-//! rest; the packer waits beyond. The journal goes first: on a full disk the cache is evicted, and if that is not enough, nothing is
-//! pinned.
+//! **Bound.** Pins take at most half of the disk cache's capacity, whose other half then holds the rest; the packer waits beyond, which is a wait of a minute. What
+//! another office waits for may take the other half too ([`PinShare`]). The journal goes first: on a full disk the cache is evicted, and if that is not enough,
+//! nothing is pinned.
 
 use super::{
     Objects,
@@ -35,10 +35,22 @@ const LEAST_BYTES: u64 = 64 << 20;
 /// Each takes some 150 bytes of memory while it waits.
 const SEGMENTS_MAX: usize = 20_000;
 
+/// How much of the disk cache an upload may find pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PinShare {
+    /// Of most uploads.
+    Half,
+    /// Of one behind which another office waits for a lease.
+    Whole,
+}
+
 /// See the module.
 pub(super) struct Pinned {
     env: Env,
-    capacity_bytes: u64,
+    /// The disk cache's capacity.
+    cache_bytes: u64,
+    /// [`PinShare::Half`] of it.
+    half_bytes: u64,
     state: Mutex<State>,
 }
 
@@ -58,7 +70,8 @@ impl Pinned {
     pub(super) async fn open(env: &Env, cache_bytes: u64) -> Result<Self, DiskError> {
         let pinned = Self {
             env: env.clone(),
-            capacity_bytes: (cache_bytes / 2).max(LEAST_BYTES),
+            cache_bytes,
+            half_bytes: (cache_bytes / 2).max(LEAST_BYTES),
             state: Mutex::default(),
         };
         let disk = env.disk();
@@ -144,6 +157,19 @@ impl Pinned {
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
+
+    /// What the disk cache has less room for: of a small one, half of which is less than may be pinned, half.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        let bytes = self.bytes();
+        bytes.min(self.cache_bytes / 2) + bytes.saturating_sub(self.half_bytes)
+    }
+
+    fn share_bytes(&self, share: PinShare) -> u64 {
+        match share {
+            PinShare::Half => self.half_bytes,
+            PinShare::Whole => 2 * self.half_bytes,
+        }
+    }
 }
 
 impl State {
@@ -169,7 +195,7 @@ impl Objects {
         }
         match self.inner.pinned.keep(segment, parts.to_vec()).await {
             Ok(()) => {
-                self.inner.disk.set_pinned_bytes(self.inner.pinned.bytes());
+                self.inner.disk.set_pinned_bytes(self.inner.pinned.taken_bytes());
                 true
             }
             Err(error) => {
@@ -191,7 +217,7 @@ impl Objects {
         if !self.inner.pinned.lock().remove(segment) {
             return;
         }
-        self.inner.disk.set_pinned_bytes(self.inner.pinned.bytes());
+        self.inner.disk.set_pinned_bytes(self.inner.pinned.taken_bytes());
         if !self.inner.disk.take_over(segment).await {
             self.inner.pinned.remove_file(segment).await;
         }
@@ -227,11 +253,17 @@ impl Objects {
     }
 
     /// Whether so many bytes more may be pinned; what is larger than all that may be pinned may be so alone.
-    pub(crate) fn may_pin(&self, more_bytes: u64) -> bool {
-        let state = self.inner.pinned.lock();
+    pub(crate) fn may_pin(&self, more_bytes: u64, share: PinShare) -> bool {
+        let pinned = &self.inner.pinned;
+        let state = pinned.lock();
         state.segments.is_empty()
-            || (state.bytes.saturating_add(more_bytes) <= self.inner.pinned.capacity_bytes
+            || (state.bytes.saturating_add(more_bytes) <= pinned.share_bytes(share)
                 && state.segments.len() < SEGMENTS_MAX)
+    }
+
+    /// What pins may take for an upload of this share.
+    pub(crate) fn pins_max_bytes(&self, share: PinShare) -> u64 {
+        self.inner.pinned.share_bytes(share)
     }
 
     /// Bytes on the disk that are pinned.

@@ -1,6 +1,7 @@
 //! Pinned segments are read by the disk cache as its own, and become its own: each is written to the disk once.
 
-use super::{Bench, CACHE, FetchPolicy, Objects, build, content, segment_id};
+use super::{Bench, CACHE, FetchPolicy, Objects, ObjectsConfig, build, content, segment_id};
+use crate::objects::PinShare;
 use bytes::Bytes;
 use firn_env::OpenMode;
 
@@ -116,4 +117,27 @@ async fn nothing_that_is_fetched_gets_into_a_pin() {
     assert_eq!(bench.names(CACHE).await, [name]);
     bench.read_all(&objects).await;
     assert_eq!(bench.gets(), 2, "it is whole");
+}
+
+#[tokio::test]
+async fn half_of_the_cache_may_be_pinned_and_all_of_it_by_what_is_urgent() {
+    const MIB: u64 = 1 << 20;
+    let bench = Bench::new(1, &LENGTHS).await;
+    for (cache, half) in [(256 * MIB, 128 * MIB), (16 * MIB, 64 * MIB)] {
+        let config = ObjectsConfig {
+            disk_cache_bytes: cache,
+            fetch: FetchPolicy::Exact,
+            ..ObjectsConfig::default()
+        };
+        let objects = bench.objects_with(config).await;
+        assert_eq!(objects.pins_max_bytes(PinShare::Whole), 2 * half);
+        assert!(objects.may_pin(u64::MAX, PinShare::Half), "alone whatever it is");
+        pin(&objects).await;
+        let pinned = objects.pinned_bytes();
+        for (share, most) in [(PinShare::Half, half), (PinShare::Whole, 2 * half)] {
+            assert!(objects.may_pin(most - pinned, share));
+            assert!(!objects.may_pin(most - pinned + 1, share));
+        }
+        objects.drop_pins().await;
+    }
 }

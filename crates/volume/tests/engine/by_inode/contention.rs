@@ -78,6 +78,10 @@ fn over_lines(world: &World, machine: &Machine, up_bits_per_second: Option<u64>)
 impl Crowd {
     /// The first has an uplink of so many bits a second.
     fn new(seed: u64, count: u8, up_bits_per_second: Option<u64>) -> Self {
+        Self::with(config(), seed, count, up_bits_per_second)
+    }
+
+    fn with(config: VolumeConfig, seed: u64, count: u8, up_bits_per_second: Option<u64>) -> Self {
         let simulation = Simulation::new(seed);
         let world = World::new(&simulation);
         let machines: Vec<_> = (0..count)
@@ -93,7 +97,7 @@ impl Crowd {
             let numbers = make(&parts[0], count).await;
             let mut offices: Vec<Office> = Vec::new();
             for (parts, number) in parts.iter().zip(numbers) {
-                let volume = Arc::new(start(parts, number, &config()).await);
+                let volume = Arc::new(start(parts, number, &config).await);
                 let shared = match offices.is_empty() {
                     true => directory(&*volume, volume.root(), "shared").await,
                     false => look(&*volume, &["shared"]).await.expect("it is there"),
@@ -322,15 +326,43 @@ fn sixteen_offices_that_publish_all_the_time_go_one_after_the_other() {
     assert!(raced.most() > 3 * raced.least(), "{raced:?}");
 }
 
-/// How long an office waits for a file of one line that another holds, in which a client writes so much to another file as fast as it is let.
-fn behind_a_backlog(
-    bug: Option<&str>,
-    is_line_changed: bool,
-    backlog_bytes: u64,
+/// What another office has to upload.
+#[derive(Clone, Copy)]
+struct Backlog {
+    bytes: u64,
     up_bits_per_second: u64,
-) -> Duration {
+    /// Half of it may be pinned until the store was read back, a minute after an upload.
+    disk_cache_bytes: u64,
+    /// Whether the line was changed there after the backlog.
+    is_line_changed: bool,
+}
+
+impl Backlog {
+    /// One that leaves room on the disk.
+    fn new(bytes: u64, up_bits_per_second: u64) -> Self {
+        Self {
+            bytes,
+            up_bits_per_second,
+            disk_cache_bytes: 4 << 30,
+            is_line_changed: true,
+        }
+    }
+}
+
+/// How long an office waits for a file of one line that another holds, in which a client writes so much to another file as fast as it is let.
+fn behind(bug: Option<&str>, backlog: Backlog) -> Duration {
     planting(bug, || {
-        let crowd = Crowd::new(64, 2, Some(up_bits_per_second));
+        let Backlog {
+            bytes: backlog_bytes,
+            up_bits_per_second,
+            disk_cache_bytes,
+            is_line_changed,
+        } = backlog;
+        let config = VolumeConfig {
+            disk_cache_bytes,
+            ..config()
+        };
+        let crowd = Crowd::with(config, 64, 2, Some(up_bits_per_second));
         let (first, second) = (crowd.offices[0].clone(), crowd.offices[1].clone());
         let ran = crowd.simulation.run(async move {
             let line = create(&*first.volume, first.shared, "line").await;
@@ -364,9 +396,10 @@ fn behind_a_backlog(
         });
         let waited = ran.expect("the run ends");
         println!(
-            "{} MiB at {} Mbit/s, {bug:?}: {waited:?} for a line, changed there as well: {is_line_changed}",
+            "{} MiB at {} Mbit/s beside a cache of {} MiB, {bug:?}: {waited:?} for a line, changed there as well: {is_line_changed}",
             backlog_bytes >> 20,
-            up_bits_per_second / 1_000_000
+            up_bits_per_second / 1_000_000,
+            disk_cache_bytes >> 20
         );
         waited
     })
@@ -378,20 +411,46 @@ const RECALLED: Duration = Duration::from_secs(60 + 10);
 #[test]
 fn a_file_of_one_line_waits_for_no_longer_backlog_than_the_uplink_takes_in_a_minute() {
     const UP: u64 = 8_000_000;
-    for backlog in [0, 8 << 20, 128 << 20] {
-        let waited = behind_a_backlog(None, true, backlog, UP);
+    for bytes in [0, 8 << 20, 128 << 20] {
+        let waited = behind(None, Backlog::new(bytes, UP));
         assert!(waited < RECALLED, "{waited:?}");
     }
-    let waited = behind_a_backlog(Some("volume.unpublished_without_bound"), true, 128 << 20, UP);
+    let bug = Some("volume.unpublished_without_bound");
+    let waited = behind(bug, Backlog::new(128 << 20, UP));
     assert!(waited > RECALLED + Duration::from_secs(20), "{waited:?}");
+}
+
+/// An uplink that fills what may be pinned within seconds: half of the cache, and 64 MiB at least.
+#[test]
+fn what_is_waited_for_does_not_wait_for_read_backs() {
+    const UP: u64 = 80_000_000;
+    let beside_pins = |bytes| Backlog {
+        disk_cache_bytes: 16 << 20,
+        ..Backlog::new(bytes, UP)
+    };
+    for bytes in [64 << 20, 128 << 20, 256 << 20] {
+        let waited = behind(None, beside_pins(bytes));
+        // What fits beside the pins, at 10 MB/s.
+        assert!(waited < Duration::from_secs(15), "{waited:?}");
+    }
+    for bug in [
+        "volume.recalls_wait_for_read_backs",
+        "volume.unpublished_beyond_the_pins",
+    ] {
+        let waited = behind(Some(bug), beside_pins(256 << 20));
+        assert!(waited > Duration::from_secs(45), "{waited:?}");
+    }
 }
 
 #[test]
 fn what_is_published_is_given_at_once_whatever_else_there_is_to_upload() {
-    const UP: u64 = 8_000_000;
-    let waited = behind_a_backlog(None, false, 128 << 20, UP);
+    let backlog = Backlog {
+        is_line_changed: false,
+        ..Backlog::new(128 << 20, 8_000_000)
+    };
+    let waited = behind(None, backlog);
     assert!(waited < Duration::from_secs(3), "{waited:?}");
-    let waited = behind_a_backlog(Some("leases.gives_behind_all"), false, 128 << 20, UP);
+    let waited = behind(Some("leases.gives_behind_all"), backlog);
     assert!(waited > Duration::from_secs(20), "{waited:?}");
 }
 
@@ -399,6 +458,12 @@ fn what_is_published_is_given_at_once_whatever_else_there_is_to_upload() {
 #[test]
 #[ignore = "takes minutes; make test-all runs it"]
 fn a_file_of_one_line_behind_a_gibibyte() {
-    let waited = behind_a_backlog(None, true, 1 << 30, 80_000_000);
-    assert!(waited < RECALLED, "{waited:?}");
+    for disk_cache_bytes in [16 << 20, 4 << 30] {
+        let backlog = Backlog {
+            disk_cache_bytes,
+            ..Backlog::new(1 << 30, 80_000_000)
+        };
+        let waited = behind(None, backlog);
+        assert!(waited < RECALLED, "{waited:?}");
+    }
 }
