@@ -75,7 +75,20 @@ fn main() {
             key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut room[..size])
         })
     });
-    print("AES-256-GCM alone", gcm);
+    print("AES-256-GCM alone, aws-lc", gcm);
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    {
+        use ring::aead;
+        let key = aead::UnboundKey::new(&aead::AES_256_GCM, &[7; 32]).expect("32 bytes are a key");
+        let key = aead::LessSafeKey::new(key);
+        let gcm = sizes.map(|size| {
+            rate(size, || {
+                let nonce = aead::Nonce::assume_unique_for_key([0; 12]);
+                key.seal_in_place_separate_tag(nonce, aead::Aad::empty(), &mut room[..size])
+            })
+        });
+        print("AES-256-GCM alone, ring", gcm);
+    }
 
     let keys = Keys::new(
         FamilyId([1; 16]),

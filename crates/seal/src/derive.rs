@@ -4,42 +4,42 @@
 //! key; it is hedged: hashed from entropy *and* from the name of what will be sealed, which no writer uses twice. So even
 //! a machine whose random numbers repeat (a cloned one, or a broken one) draws another salt for another name.
 
-use crate::{EpochKey, SealError};
-use aws_lc_rs::{
-    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
-    hkdf::{HKDF_SHA256, Salt},
+use crate::{
+    EpochKey, SealError,
+    aead::{Aes256Gcm, KEY_BYTES, Nonce, NotAuthentic},
 };
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use firn_format::{FamilyId, SEAL_TAG_BYTES};
+use zeroize::Zeroizing;
 
 /// The key of one segment or file.
-pub(crate) struct DerivedKey(LessSafeKey);
+pub(crate) struct DerivedKey(Aes256Gcm);
 
-/// The bytes were not sealed with this key, in this slot, with this authenticated data.
-pub(crate) struct NotAuthentic;
+/// What HKDF is asked for.
+struct OneKey;
+
+impl KeyType for OneKey {
+    fn len(&self) -> usize {
+        KEY_BYTES
+    }
+}
 
 impl DerivedKey {
     pub(crate) fn new(key: &EpochKey, salt: &[u8; 32], purpose: &str, family: &FamilyId) -> Self {
         let info = [purpose.as_bytes(), &family.0];
         let prk = Salt::new(HKDF_SHA256, salt).extract(key.expose());
         let okm = prk
-            .expand(&info, &AES_256_GCM)
+            .expand(&info, OneKey)
             .expect("32 bytes are within what HKDF-SHA256 can give");
-        Self(LessSafeKey::new(UnboundKey::from(okm)))
+        let mut derived = Zeroizing::new([0; KEY_BYTES]);
+        okm.fill(&mut derived[..])
+            .expect("as many bytes as were asked for");
+        Self(Aes256Gcm::new(&derived))
     }
 
     /// Seals `opened` into `sealed`, which has room for it and the tag.
     pub(crate) fn seal_into(&self, slot: u32, authenticated: &[u8], opened: &[u8], sealed: &mut [u8]) {
-        let (ciphertext, tag) = sealed.split_at_mut(opened.len());
-        self.0
-            .seal_out_of_place_scatter(
-                nonce(slot),
-                Aad::from(authenticated),
-                opened,
-                ciphertext,
-                &[],
-                tag,
-            )
-            .expect("lengths agree and are far below what AES-GCM can seal");
+        self.seal_with_tail(slot, authenticated, sealed, 0, opened);
     }
 
     /// Seals in place; the last bytes of `buffer` are room for the tag.
@@ -58,10 +58,8 @@ impl DerivedKey {
         head_bytes: usize,
         tail: &[u8],
     ) {
-        let (head, sealed_tail) = buffer.split_at_mut(head_bytes);
         self.0
-            .seal_in_place_scatter(nonce(slot), Aad::from(authenticated), head, tail, sealed_tail)
-            .expect("lengths agree and are far below what AES-GCM can seal");
+            .seal_with_tail(nonce(slot), authenticated, buffer, head_bytes, tail);
     }
 
     /// Opens `sealed` into `opened`, which is exactly a tag shorter.
@@ -72,10 +70,7 @@ impl DerivedKey {
         sealed: &[u8],
         opened: &mut [u8],
     ) -> Result<(), NotAuthentic> {
-        let (ciphertext, tag) = sealed.split_at(opened.len());
-        self.0
-            .open_separate_gather(nonce(slot), Aad::from(authenticated), ciphertext, tag, opened)
-            .map_err(|_| NotAuthentic)
+        self.0.open_into(nonce(slot), authenticated, sealed, opened)
     }
 
     /// Opens in place; the payload is what precedes the tag.
@@ -85,17 +80,14 @@ impl DerivedKey {
         authenticated: &[u8],
         buffer: &mut [u8],
     ) -> Result<(), NotAuthentic> {
-        self.0
-            .open_in_place(nonce(slot), Aad::from(authenticated), buffer)
-            .map(drop)
-            .map_err(|_| NotAuthentic)
+        self.0.open_in_place(nonce(slot), authenticated, buffer)
     }
 }
 
 fn nonce(slot: u32) -> Nonce {
-    let mut bytes = [0; NONCE_LEN];
-    bytes[..4].copy_from_slice(&slot.to_le_bytes());
-    Nonce::assume_unique_for_key(bytes)
+    let mut nonce = Nonce::default();
+    nonce[..4].copy_from_slice(&slot.to_le_bytes());
+    nonce
 }
 
 /// A salt that repeats only if both the entropy and the name do.

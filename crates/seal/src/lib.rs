@@ -11,6 +11,7 @@
 //! of objects say and no more. A nonce is never used twice under one key, because every sealer draws a salt of its own
 //! and spends each slot once; there is no way to make a sealer for a salt that was used before.
 
+mod aead;
 mod claim;
 mod derive;
 mod error;
