@@ -13,8 +13,8 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use firn_format::{
-    Child, Codec, EncodedObject, FamilyId, Features, KeyEpoch, Kind, MAX_PAYLOAD_BYTES, ObjectDraft,
-    ObjectHeader, Place, SEAL_TAG_BYTES, SealHeader, SegmentId, VerifiedObject, Version,
+    Child, Codec, EncodedObject, FamilyId, Features, FetchedObject, KeyEpoch, Kind, MAX_PAYLOAD_BYTES,
+    ObjectDraft, ObjectHeader, Place, SEAL_TAG_BYTES, SealHeader, SegmentId, VerifiedObject, Version,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -216,7 +216,30 @@ impl ObjectOpener {
     /// # Errors
     /// If its key is not at hand, it was altered or sealed for another family, or its codec is not known.
     pub fn open(&self, object: VerifiedObject) -> Result<OpenedObject, SealError> {
-        let (header, authenticated, sealed) = object.into_sealed();
+        self.open_parts(object.into_sealed())
+    }
+
+    /// The same of an object that nobody has hashed, for who knows by its tag which one it is: one with this tag and another content, or another header but
+    /// for the places of its children, does not open.
+    ///
+    /// # Errors
+    /// As [`ObjectOpener::open`]; and if it has another tag.
+    pub fn open_tagged(
+        &self,
+        object: FetchedObject,
+        tag: [u8; SEAL_TAG_BYTES],
+    ) -> Result<OpenedObject, SealError> {
+        if object.seal_tag() != Some(tag) {
+            let place = object.unverified_header().place;
+            return Err(SealError::ObjectNotAuthentic { place });
+        }
+        self.open_parts(object.into_sealed())
+    }
+
+    fn open_parts(
+        &self,
+        (header, authenticated, sealed): (ObjectHeader, Vec<u8>, Bytes),
+    ) -> Result<OpenedObject, SealError> {
         let (seal, place) = (&header.seal, header.place);
         let opened = self.open_payload(seal, place, &authenticated, sealed)?;
         let size_error = SealError::DoesNotDecompress {

@@ -5,7 +5,8 @@
 //!                                                                  └─────── decode → verify uid and place → open ────────┘
 //! ```
 //!
-//! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next.
+//! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next. What the disk cache has
+//! is hashed once a process: after that it is known by the tag of its seal ([`known`]).
 //! Before the store's own bytes are believed to be damaged they are asked for once more, exactly. Each object is loaded by
 //! one task at a time, whoever and how many ask for it; a reader that gives up leaves the load running for the next. What lies
 //! side by side in the disk cache, or is on its way from the store, is opened by the reader itself ([`runs`]). What somebody will
@@ -23,11 +24,13 @@ mod existence_probe;
 mod fetch;
 mod forwarding;
 mod kept;
+mod known;
 mod link_estimate;
 mod locality;
 mod memory;
 mod moved;
 mod object;
+mod opening;
 mod pieces;
 mod pinned;
 mod plan;
@@ -51,17 +54,17 @@ pub use second::SecondReads;
 pub use statistics::ObjectsStatistics;
 
 use crate::journal::Reclaimer;
-use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
 use firn_env::{Env, Wait};
-use firn_format::{FamilyId, Location, Place, Pointer, SegmentId};
+use firn_format::{FamilyId, Location, Place, Pointer, SEAL_TAG_BYTES, SegmentId};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
 use futures::{FutureExt, channel::oneshot};
+use known::KnownObjects;
 use locality::Arrival;
 use memory::MemoryCache;
-use object::{Loading, Misfit, at_place, loaded, open_object, trusting};
+use object::{Loading, Misfit, at_place, loaded};
 pub(crate) use pinned::PinShare;
 use pinned::Pinned;
 pub(crate) use relocations::Relocation;
@@ -72,9 +75,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 use tracing::Instrument;
-
-/// Larger objects are verified and opened where they hold nobody up; smaller ones take less than the trip there.
-const OPEN_INLINE_BYTES: u32 = 128 << 10;
 
 /// What a walk past the caches may remember, so that it does not fetch each node once for each of its children.
 const UNCACHED_BYTES: usize = 16 << 20;
@@ -90,6 +90,7 @@ enum Asked {
 
 struct State {
     memory: MemoryCache,
+    known: KnownObjects,
     loads: BTreeMap<Pointer, Loading>,
     counters: ObjectsStatistics,
 }
@@ -166,6 +167,7 @@ impl Objects {
                 absent_is_away: config.absent_is_away,
                 state: Mutex::new(State {
                     memory: MemoryCache::new(config.memory_cache_bytes),
+                    known: KnownObjects::default(),
                     loads: BTreeMap::new(),
                     counters: ObjectsStatistics::default(),
                 }),
@@ -208,6 +210,7 @@ impl Objects {
                 absent_is_away: self.inner.absent_is_away,
                 state: Mutex::new(State {
                     memory: MemoryCache::new(UNCACHED_BYTES as u64),
+                    known: KnownObjects::default(),
                     loads: BTreeMap::new(),
                     counters: ObjectsStatistics::default(),
                 }),
@@ -297,6 +300,15 @@ impl Objects {
         self.inner.lock().memory.insert(pointer, object);
     }
 
+    /// Keeps in memory what was sealed here a moment ago, and knows it by its tag from now on.
+    pub fn insert_sealed(&self, pointer: &Pointer, tag: Option<[u8; SEAL_TAG_BYTES]>, object: Arc<Object>) {
+        let mut state = self.inner.lock();
+        if let Some(tag) = tag {
+            state.known.note(&pointer.location, &pointer.uid, &tag);
+        }
+        state.memory.insert(pointer, object);
+    }
+
     /// How many bytes of opened objects are kept in memory at most.
     pub(crate) fn memory_capacity_bytes(&self) -> u64 {
         self.inner.lock().memory.capacity_bytes()
@@ -354,7 +366,11 @@ impl Objects {
 
     /// Forgets everything that is cached, in memory and on the disk.
     pub async fn drop_caches(&self) {
-        self.inner.lock().memory.clear();
+        {
+            let mut state = self.inner.lock();
+            state.memory.clear();
+            state.known.clear();
+        }
         self.inner.fetcher.drop_windows();
         self.inner.fetcher.forget_absent();
         self.inner.fetcher.forwarding().clear();
@@ -490,41 +506,6 @@ impl Inner {
         }
         let bytes = self.pinned.read_object(&pointer.location).await?;
         self.open(bytes, pointer, place).await.ok()
-    }
-
-    /// Opens what the disk cache has, and tells it whether that was the object.
-    async fn open_cached(&self, bytes: Bytes, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
-        let location = pointer.location;
-        let opened = if firn_env::planted!("volume.trust_the_disk_cache") {
-            trusting(&self.opener, bytes)
-        } else {
-            self.open(bytes, pointer, place).await
-        };
-        match opened {
-            Ok(object) => {
-                self.disk.confirm(&location);
-                Some(object)
-            }
-            // The bytes are right: nothing is gained by fetching them again.
-            Err(Misfit::NoKey { .. }) => None,
-            Err(Misfit::Damaged(_) | Misfit::Unusable(_)) => {
-                if self.disk.reject(&location) {
-                    tracing::warn!(%place, segment = %location.segment, "damaged bytes in the disk cache; fetched anew");
-                    self.lock().counters.cache_damages += 1;
-                }
-                None
-            }
-        }
-    }
-
-    async fn open(&self, bytes: Bytes, pointer: &Pointer, place: Place) -> Result<Arc<Object>, Misfit> {
-        if pointer.location.length <= OPEN_INLINE_BYTES {
-            return open_object(&self.opener, bytes, &pointer.uid, Some(place));
-        }
-        let (opener, uid) = (self.opener.clone(), pointer.uid);
-        self.env
-            .compute(move || open_object(&opener, bytes, &uid, Some(place)))
-            .await
     }
 }
 

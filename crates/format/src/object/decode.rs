@@ -3,7 +3,7 @@
 use super::{
     AUTHENTICATED_START, CHECKSUM_BYTES, CHILD_BYTES, Codec, EncodedObject, Kind, MAGIC, MAX_CHILDREN,
     MAX_PAYLOAD_BYTES, MAX_PLAIN_BYTES, MAX_SEALED_BYTES, OBJECT_VERSION, OLDEST_VERSION, ObjectHeader,
-    SealHeader,
+    SEAL_TAG_BYTES, SealHeader,
 };
 use crate::{
     Child, Features, FormatError, KeyEpoch, Location, MAX_LEVEL, Place, Pointer, Uid, Version, What,
@@ -165,6 +165,21 @@ impl FetchedObject {
     /// What the object says of itself, for messages and statistics only.
     pub fn unverified_header(&self) -> &ObjectHeader {
         &self.header
+    }
+
+    /// The tag of its seal, by which it is told from every other object that was sealed under the same keys; `None` if it has no room for one.
+    pub fn seal_tag(&self) -> Option<[u8; SEAL_TAG_BYTES]> {
+        self.encoded[self.sealed.clone()].last_chunk().copied()
+    }
+
+    /// What opening it needs, as of [`VerifiedObject::into_sealed`], of an object that nobody has hashed: what comes of it is to be believed only if
+    /// it opens, and only by who knows which tag it must have.
+    pub fn into_sealed(self) -> (ObjectHeader, Vec<u8>, Bytes) {
+        let authenticated = self.encoded[AUTHENTICATED_START..self.sealed.start].to_vec();
+        let sealed_payload = self.encoded.slice(self.sealed.clone());
+        let mut header = self.header;
+        header.plain = Bytes::copy_from_slice(&header.plain);
+        (header, authenticated, sealed_payload)
     }
 
     /// The hash of what was fetched.

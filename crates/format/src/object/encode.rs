@@ -2,7 +2,7 @@
 
 use super::{
     AUTHENTICATED_START, CHECKSUM_BYTES, Kind, MAGIC, MAX_CHILDREN, MAX_PAYLOAD_BYTES, MAX_PLAIN_BYTES,
-    MAX_SEALED_BYTES, OBJECT_VERSION, ObjectHeader,
+    MAX_SEALED_BYTES, OBJECT_VERSION, ObjectHeader, SEAL_TAG_BYTES,
 };
 use crate::{Location, MAX_LEVEL, Uid, radix};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +16,15 @@ pub struct EncodedObject {
     pub header: ObjectHeader,
     /// The whole object.
     pub bytes: Bytes,
+}
+
+impl EncodedObject {
+    /// The tag of its seal; `None` if it has no room for one.
+    pub fn seal_tag(&self) -> Option<[u8; SEAL_TAG_BYTES]> {
+        let locations_bytes = self.header.children.len() * Location::BYTES + CHECKSUM_BYTES;
+        let hashed_bytes = self.bytes.len().checked_sub(locations_bytes)?;
+        self.bytes[..hashed_bytes].last_chunk().copied()
+    }
 }
 
 /// The data that a seal authenticates beside the payload: kind, place, birth, seal header, plain section, and slots and

@@ -271,8 +271,9 @@ impl Packer {
             uid: encoded.uid,
             location,
         };
-        self.context.objects.insert(
+        self.context.objects.insert_sealed(
             &pointer,
+            encoded.seal_tag(),
             Arc::new(Object {
                 header: encoded.header,
                 payload,

@@ -4,8 +4,8 @@
 //! <directory>/<writer, 16 hex>-<sequence, 16 hex>      bytes stand at the offset they have in the segment
 //! ```
 //!
-//! Nothing in it is trusted or durable: every object read from it is verified by its uid, so bit rot, a torn write or a file
-//! somebody else put there is a miss; no write is ever synced; and whatever the disk refuses (it is full, it fails) only means
+//! Nothing in it is trusted or durable: every object read from it is verified, by its uid or by the tag that it is known by, so bit rot, a torn
+//! write or a file somebody else put there is a miss; no write is ever synced; and whatever the disk refuses (it is full, it fails) only means
 //! that something is not cached. Which ranges are present is known for what this process wrote. Files found at the start are
 //! probed: the object is read, and if it verifies it was there.
 //!

@@ -1,7 +1,10 @@
 //! Sealed bytes as they lie in segments: put into the disk cache and taken out of it, and opened where they were kept elsewhere, such
 //! as in the copy of the newest checkpoint.
 
-use super::{Misfit, Object, Objects, open_object};
+use super::{
+    Object, Objects,
+    object::{Misfit, open_object},
+};
 use bytes::Bytes;
 use firn_format::{Location, Place, SegmentId, Uid};
 use std::sync::Arc;

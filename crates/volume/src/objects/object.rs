@@ -2,8 +2,10 @@
 
 use super::ReadError;
 use bytes::Bytes;
-use firn_format::{FormatError, KeyEpoch, ObjectHeader, Place, Pointer, Uid, decode_object};
-use firn_seal::{ObjectOpener, SealError};
+use firn_format::{
+    FetchedObject, FormatError, KeyEpoch, ObjectHeader, Place, Pointer, SEAL_TAG_BYTES, Uid, decode_object,
+};
+use firn_seal::{ObjectOpener, OpenedObject, SealError};
 use futures::{channel::oneshot, future::Shared};
 use std::sync::Arc;
 
@@ -73,14 +75,36 @@ pub(super) fn open_object(
             FormatError::WrongPlace { .. } => Misfit::Unusable(error.to_string()),
             other => Misfit::Damaged(other.to_string()),
         })?;
-    let opened = opener.open(verified).map_err(|error| match error {
+    opened(opener.open(verified).map_err(|error| match error {
         SealError::UnknownKeyEpoch { epoch, newest } => Misfit::NoKey { epoch, newest },
         other => Misfit::Unusable(other.to_string()),
-    })?;
-    Ok(Arc::new(Object {
-        header: opened.header,
-        payload: opened.payload,
     }))
+}
+
+/// Opens one that is known by its tag ([`super::known`]).
+pub(super) fn open_known(
+    opener: &ObjectOpener,
+    fetched: FetchedObject,
+    tag: [u8; SEAL_TAG_BYTES],
+    place: Place,
+) -> Result<Arc<Object>, Misfit> {
+    if fetched.unverified_header().place != place {
+        return Err(Misfit::Damaged("the object of another place has its tag".into()));
+    }
+    // It was opened before, or sealed here: if it does not open, it is not the bytes that it was.
+    opened(opener.open_tagged(fetched, tag).map_err(|error| match error {
+        SealError::UnknownKeyEpoch { epoch, newest } => Misfit::NoKey { epoch, newest },
+        other => Misfit::Damaged(other.to_string()),
+    }))
+}
+
+fn opened(opened: Result<OpenedObject, Misfit>) -> Result<Arc<Object>, Misfit> {
+    opened.map(|opened| {
+        Arc::new(Object {
+            header: opened.header,
+            payload: opened.payload,
+        })
+    })
 }
 
 /// What a build without verification would do (a planted bug).

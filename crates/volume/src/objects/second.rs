@@ -172,7 +172,7 @@ impl Inner {
                     ..*pointer
                 };
                 let opened = if firn_env::planted!("volume.second_store_trusted") {
-                    super::trusting(&self.opener, bytes.clone())
+                    super::object::trusting(&self.opener, bytes.clone())
                 } else {
                     self.open(bytes.clone(), &moved, place).await
                 };

@@ -13,6 +13,8 @@ pub struct ObjectsStatistics {
     pub window_hits: u64,
     /// Opened from the disk cache.
     pub disk_hits: u64,
+    /// Of these, opened by the tag that their uid was known to have, and not hashed again.
+    pub known_hits: u64,
     /// Moved by a cleaner, and had from where they lay before.
     pub relocated_hits: u64,
     /// Had to ask the store.

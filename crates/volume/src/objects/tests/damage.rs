@@ -90,6 +90,91 @@ fn another_block_in_the_disk_cache_is_a_miss() {
     assert!(trusting.is_err(), "who trusts the cache takes it for the store's");
 }
 
+/// What a process that has read all blocks from its disk cache gives for block 2 after `change` was done to the file; with what it asked the store for, and what
+/// it found damaged.
+async fn read_again_after(change: impl FnOnce(&Bench, &mut Vec<u8>)) -> (Vec<u8>, u64, u64) {
+    let bench = Bench::new(1, &[30_000; 4]).await;
+    let objects = bench.objects_with(no_memory()).await;
+    let read_all = async || {
+        for index in 0..4 {
+            bench.read(&objects, index).await.expect("readable");
+        }
+        bench.settle(&objects).await;
+        objects.drop_windows();
+    };
+    // From the store; from the cache, where each is hashed; and known.
+    read_all().await;
+    read_all().await;
+    assert_eq!(objects.statistics().known_hits, 0);
+    read_all().await;
+    assert_eq!(objects.statistics().known_hits, 4, "hashed once");
+    let (gets, path) = (bench.gets(), cache_file(&bench, 0));
+    let mut bytes = std::fs::read(&path).expect("cached");
+    change(&bench, &mut bytes);
+    std::fs::write(&path, bytes).expect("writable");
+    let object = bench.read(&objects, 2).await.expect("readable");
+    let damages = objects.statistics().cache_damages;
+    (object.payload.to_vec(), bench.gets() - gets, damages)
+}
+
+#[tokio::test]
+async fn what_is_known_by_its_tag_and_has_rotten_is_a_miss() {
+    for at in [90, 200, 29_000] {
+        let rot = |bench: &Bench, bytes: &mut Vec<u8>| {
+            bytes[bench.pointers[2].location.offset as usize + at] ^= 1;
+        };
+        assert_eq!(
+            read_again_after(rot).await,
+            (content(2, 30_000), 1, 1),
+            "a bit of byte {at}"
+        );
+    }
+    let tag = |bench: &Bench, bytes: &mut Vec<u8>| {
+        let location = bench.pointers[2].location;
+        bytes[(location.offset + location.length) as usize - 8] ^= 1;
+    };
+    assert_eq!(
+        read_again_after(tag).await,
+        (content(2, 30_000), 1, 1),
+        "of the tag"
+    );
+    let another = |bench: &Bench, bytes: &mut Vec<u8>| {
+        let [wanted, other] = [2, 3].map(|index| bench.pointers[index].location);
+        let start = other.offset as usize;
+        bytes.copy_within(start..start + other.length as usize, wanted.offset as usize);
+    };
+    assert_eq!(
+        read_again_after(another).await,
+        (content(2, 30_000), 1, 1),
+        "another block"
+    );
+}
+
+/// The same block, sealed another time with the same keys, in its place.
+fn sealed_anew(bench: &Bench, bytes: &mut Vec<u8>) {
+    let location = bench.pointers[2].location;
+    let (parts, pointers) = super::build(9, 0, &[30_000; 4]);
+    let other = pointers[2].location;
+    assert_eq!((other.offset, other.length), (location.offset, location.length));
+    let range = location.offset as usize..(location.offset + location.length) as usize;
+    bytes[range.clone()].copy_from_slice(&parts.concat()[range]);
+}
+
+#[test]
+fn another_object_of_the_same_place_is_not_taken_for_the_one_that_is_known() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let read = || runtime.block_on(read_again_after(sealed_anew));
+    assert_eq!(read(), (content(2, 30_000), 1, 1));
+    let (_, gets, _) = planting(Some("volume.any_tag_is_known"), read);
+    assert_eq!(
+        gets, 0,
+        "who looks at no tag takes it for the one that was asked for"
+    );
+}
+
 #[tokio::test]
 async fn damage_under_a_running_cache_is_counted() {
     let bench = Bench::new(1, &[30_000; 4]).await;
