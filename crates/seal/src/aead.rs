@@ -26,7 +26,7 @@ pub(crate) struct NotAuthentic;
 pub(crate) enum Aes256Gcm {
     AwsLc(aws_lc::LessSafeKey),
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    Ring(ring::aead::LessSafeKey),
+    Ring(Box<ring::aead::LessSafeKey>),
 }
 
 impl Aes256Gcm {
@@ -47,7 +47,8 @@ impl Aes256Gcm {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn by_ring(key: &Zeroizing<[u8; KEY_BYTES]>) -> Self {
         let key = ring::aead::UnboundKey::new(&ring::aead::AES_256_GCM, &key[..]);
-        Self::Ring(ring::aead::LessSafeKey::new(key.expect("of the right length")))
+        let key = key.expect("of the right length");
+        Self::Ring(Box::new(ring::aead::LessSafeKey::new(key)))
     }
 
     /// Seals the first `head_bytes` of `buffer` in place, and `tail` from where it is into what follows them; the last bytes of

@@ -92,7 +92,7 @@ fn another_block_in_the_disk_cache_is_a_miss() {
 
 /// What a process that has read all blocks from its disk cache gives for block 2 after `change` was done to the file; with what it asked the store for, and what
 /// it found damaged.
-async fn read_again_after(change: impl FnOnce(&Bench, &mut Vec<u8>)) -> (Vec<u8>, u64, u64) {
+async fn read_again_after(change: impl FnOnce(&Bench, &mut [u8])) -> (Vec<u8>, u64, u64) {
     let bench = Bench::new(1, &[30_000; 4]).await;
     let objects = bench.objects_with(no_memory()).await;
     let read_all = async || {
@@ -120,7 +120,7 @@ async fn read_again_after(change: impl FnOnce(&Bench, &mut Vec<u8>)) -> (Vec<u8>
 #[tokio::test]
 async fn what_is_known_by_its_tag_and_has_rotten_is_a_miss() {
     for at in [90, 200, 29_000] {
-        let rot = |bench: &Bench, bytes: &mut Vec<u8>| {
+        let rot = |bench: &Bench, bytes: &mut [u8]| {
             bytes[bench.pointers[2].location.offset as usize + at] ^= 1;
         };
         assert_eq!(
@@ -129,7 +129,7 @@ async fn what_is_known_by_its_tag_and_has_rotten_is_a_miss() {
             "a bit of byte {at}"
         );
     }
-    let tag = |bench: &Bench, bytes: &mut Vec<u8>| {
+    let tag = |bench: &Bench, bytes: &mut [u8]| {
         let location = bench.pointers[2].location;
         bytes[(location.offset + location.length) as usize - 8] ^= 1;
     };
@@ -138,7 +138,7 @@ async fn what_is_known_by_its_tag_and_has_rotten_is_a_miss() {
         (content(2, 30_000), 1, 1),
         "of the tag"
     );
-    let another = |bench: &Bench, bytes: &mut Vec<u8>| {
+    let another = |bench: &Bench, bytes: &mut [u8]| {
         let [wanted, other] = [2, 3].map(|index| bench.pointers[index].location);
         let start = other.offset as usize;
         bytes.copy_within(start..start + other.length as usize, wanted.offset as usize);
@@ -151,7 +151,7 @@ async fn what_is_known_by_its_tag_and_has_rotten_is_a_miss() {
 }
 
 /// The same block, sealed another time with the same keys, in its place.
-fn sealed_anew(bench: &Bench, bytes: &mut Vec<u8>) {
+fn sealed_anew(bench: &Bench, bytes: &mut [u8]) {
     let location = bench.pointers[2].location;
     let (parts, pointers) = super::build(9, 0, &[30_000; 4]);
     let other = pointers[2].location;
