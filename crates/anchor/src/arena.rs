@@ -56,6 +56,9 @@ pub const SHAPE_LEASE: u64 = 4;
 /// but that everybody's commits come about.
 pub const COMMIT_LEASE: u64 = 5;
 
+/// The lease of a number that is no inode: whoever holds it decides locks of files for all offices, and says in the handover record what of them its clients have before it gives it.
+pub const LOCK_LEASE: u64 = 6;
+
 /// Aligned numbers of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseRange {

@@ -68,6 +68,9 @@ pub async fn run(backend: Arc<dyn AnchorBackend>, env: &Env) {
         .what_is_retained_for_a_broken_member_is_given_up(&mut members)
         .await;
     subject.a_home_without_a_member_is_nobodys(&mut members).await;
+    subject
+        .locks_are_recorded_by_who_holds_their_lease(&mut members)
+        .await;
     subject.a_writer_is_drawn_once().await;
     subject.lists_are_bounded_and_names_are_names().await;
     subject.what_cleaners_leave_can_be_read().await;

@@ -50,8 +50,8 @@ mod writer;
 pub use account::{CleaningAccount, CleaningNote, LISTING_GAP_MAX, Listing};
 pub use anchor::{Anchor, VolumeEntry};
 pub use arena::{
-    ARENA_BITS, Arena, ArenaChange, COMMIT_LEASE, LEVEL_BITS, LEVEL_MAX, Lease, LeaseRange, LeaseRefusal,
-    MAX_LEASE_QUEUE, MAX_LEASES, SHAPE_LEASE,
+    ARENA_BITS, Arena, ArenaChange, COMMIT_LEASE, LEVEL_BITS, LEVEL_MAX, LOCK_LEASE, Lease, LeaseRange,
+    LeaseRefusal, MAX_LEASE_QUEUE, MAX_LEASES, SHAPE_LEASE,
 };
 pub use call::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX, MAX_LISTED, Obstacle,
@@ -72,6 +72,7 @@ pub use member::{
     PrincipalId,
 };
 pub use membership::call::{MemberCall, Presence, SeenMember, SeenRange};
+pub use membership::locks::MemberLocksChange;
 pub use membership::mail::Mail;
 pub use membership::{MemberCommitEnd, MemberEntry, Membership, SeenArena};
 pub use on_table::TableBackend;

@@ -18,6 +18,7 @@ pub(crate) mod call;
 mod commit;
 mod joining;
 mod leases;
+pub(crate) mod locks;
 pub(crate) mod mail;
 
 pub use commit::MemberCommitEnd;

@@ -19,7 +19,7 @@
 //!
 //! `tests/histories` holds these four against random histories of two to five members, with a content that is a list of
 //! operations for each inode, and requires that each rule which is left out is noticed. Ranges wider than one inode are taken and wanted of arenas that are half full.
-//! Not here yet: locks.
+//! Locks of files are decided by who holds one of the leases (decision 0234); what stands here of it is that lease and who falls.
 
 mod content;
 mod error;
@@ -31,6 +31,6 @@ mod validity;
 pub use content::{Build, Built, Content};
 pub use error::MemberError;
 pub use judgement::{Judgement, judge};
-pub use member::{BREAK_AFTER, Beginning, FromBroken, Member, Pins, RETAINED_FOR, Starting};
+pub use member::{BREAK_AFTER, Beginning, FromBroken, LastingPin, Member, Pins, RETAINED_FOR, Starting};
 pub use table::{LeaseTable, RootRead};
 pub use validity::VALID_FOR;

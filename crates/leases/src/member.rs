@@ -16,7 +16,10 @@
 
 mod changes;
 mod commit_lease;
+mod locks;
 mod publishing;
+
+pub use locks::LastingPin;
 
 use crate::{Content, LeaseTable, MemberError, validity::Validity};
 use changes::{Unsettled, Watched};
@@ -89,7 +92,8 @@ pub struct Member {
     moved: tokio::sync::Notify,
     table: Mutex<LeaseTable>,
     validity: Mutex<Validity>,
-    /// When others were last seen to wait for something.
+    /// When others were last seen to wait for something, and that they are.
+    news: tokio::sync::Notify,
     asked_at: Mutex<Option<Monotonic>>,
     /// How it stands to the lease of commits.
     line: Mutex<Line>,
@@ -283,6 +287,7 @@ impl Member {
             moved: tokio::sync::Notify::new(),
             table: Mutex::new(table),
             validity: Mutex::new(validity),
+            news: tokio::sync::Notify::new(),
             asked_at: Mutex::new(None),
             line: Mutex::default(),
             starts_beside_broken,

@@ -179,7 +179,8 @@ impl LeaseTable {
         may_begin
     }
 
-    fn is_closed(&self, inode: u64) -> bool {
+    /// Whether others wait for an inode, by what was seen last.
+    pub fn is_closed(&self, inode: u64) -> bool {
         let closed = self.closed.get(&(inode >> ARENA_BITS));
         closed.is_some_and(|ranges| ranges.iter().any(|range| range.covers(single(inode))))
     }

@@ -20,13 +20,14 @@
 //! | `run` | the task that publishes and tends |
 //! | `joining`, `departure` | the number of this machine's member; it goes away when it stops or nobody asks anything |
 //! | `freshness`, `layer` | how old what clients read may be |
+//! | `locking` | locks of files: decided here, or in another office |
 //!
 //! A planned change that comes to nothing (a name that is taken, a file that is gone) is answered only if it was planned on a root that was read since the call
 //! arrived, or under leases: what is in memory of others' inodes may be old.
 //!
-//! **Locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
+//! **Order of locks.** The lease table is asked under no lock of the state, and asks the state itself ([`firn_leases::Content::is_published`]): lease table before state.
 //!
-//! Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume, and locks.
+//! Not here yet: the merge of cleaners' proposals, snapshots and everything else that an owner does for the whole volume.
 
 mod adoption;
 mod backlog;
@@ -37,6 +38,7 @@ mod hold;
 mod joining;
 mod judging;
 mod layer;
+mod locking;
 mod needs;
 mod publication;
 mod run;
@@ -45,6 +47,7 @@ mod start;
 pub use figures::ByInodeStatus;
 pub(crate) use hold::{Held, Unheld};
 pub use layer::ByInodeVfs;
+pub use locking::ByInodeLocks;
 pub use start::{MemberStartError, MemberStartReport};
 
 use crate::{
@@ -61,6 +64,7 @@ use firn_format::{Checkpoint, Pointer, Uid, Version};
 use firn_leases::{Build, Built, Content, Member, MemberError};
 use firn_vfs::VfsError;
 use freshness::RootReads;
+use locking::Locking;
 use publication::{BuiltRoot, Frozen};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -84,6 +88,8 @@ pub(crate) struct ByInode {
     /// Changes that waited for the uplink.
     uplink_waits: AtomicU64,
     last_call: LastCall,
+    /// Of a volume that was opened with a table of locks.
+    locking: OnceLock<Locking>,
 }
 
 /// The root in memory, and what is to be put on it.
@@ -121,6 +127,7 @@ impl ByInode {
             lease_waits: LeaseWaits::default(),
             uplink_waits: AtomicU64::new(0),
             last_call: LastCall::default(),
+            locking: OnceLock::new(),
             publishing: tokio::sync::Mutex::new(Publishing {
                 adopted,
                 frozen: None,

@@ -63,7 +63,7 @@ mod usage;
 mod verify;
 mod volume;
 
-pub use by_inode::{ByInodeStatus, ByInodeVfs, MemberStartError, MemberStartReport};
+pub use by_inode::{ByInodeLocks, ByInodeStatus, ByInodeVfs, MemberStartError, MemberStartReport};
 pub use checkpoint::{LostSegments, ReadBackStatus};
 pub use cloud_durability::{CloudWaitStatus, OnDisconnect};
 pub use config::{Cadence, VolumeConfig};

@@ -38,6 +38,7 @@ mod waiting;
 pub use figures::{HandoverTimes, MemberRole, MemberStatus, Salvaged};
 pub use layer::MemberVfs;
 pub use locking::LostLocks;
+pub(crate) use locking::{of_office, office, recorded};
 
 use crate::{
     config::VolumeConfig,

@@ -7,6 +7,8 @@
 //!  break          of another whose count is the one it saw     refused                             without the entry, or its locks of a file
 //! ```
 //!
+//! In a volume that many write at the same moment the owner is whoever holds the lease of locks ([`LOCK_LEASE`](crate::LOCK_LEASE)), and the changes are members' ([`MemberLocksChange`](crate::MemberLocksChange)).
+//!
 //! **Only who has the volume grants**, so an entry grows by its owner's hand alone; all others can but unlock, whatever they say. **The count
 //! is a heart**: one that stands still for long is a member that is gone. A count begins at a random number with each entry, so that an
 //! entry made anew is never taken for the one before.
@@ -159,7 +161,7 @@ impl HandoverRecord {
     }
 
     /// Sets a member's entry; `grants`: it has the volume.
-    pub(super) fn set_locks(
+    pub(crate) fn set_locks(
         &mut self,
         member: OwnerId,
         name: &str,
@@ -208,7 +210,7 @@ impl HandoverRecord {
     }
 
     /// Takes a member's locks away, of one file or all, whose count is this.
-    pub(super) fn break_locks(
+    pub(crate) fn break_locks(
         &mut self,
         member: OwnerId,
         beats: u64,

@@ -10,6 +10,8 @@
 //!  take from nobody   arena                                                          arena, own record, and that    present
 //!                                                                                    the home's member has none
 //!  break              arena; holder's record: no incarnation; volume: head retained  all of these, own record       present
+//!  locks              the handover record                                            that record, own record        present; to record or
+//!                                                                                                                   break: hold the lease
 //!  bump mail          the other member's mail                                        mail                           present
 //!  forget retained    volume: without the root retained for the member               volume, own record             present
 //!  give up            volume: the same for another member; that one's record         both, own record               present
@@ -20,7 +22,9 @@
 //! late gift of the one before that gives away what it holds. [`MemberChange`] and [`Arena`](crate::Arena) decide what
 //! each change makes of a record.
 
-use crate::{ArenaChange, LeaseRange, MemberChange, MemberNumber, OwnerId, Root, TupleVersion, text};
+use crate::{
+    ArenaChange, LeaseRange, MemberChange, MemberLocksChange, MemberNumber, OwnerId, Root, TupleVersion, text,
+};
 use firn_format::WriterId;
 use serde::{Deserialize, Serialize};
 
@@ -258,6 +262,21 @@ pub enum MemberCall {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         change_id: [u8; 16],
     },
+    /// Says what of locks of files the member's clients have, or takes away what another's have.
+    Locks {
+        /// Who.
+        by: SeenMember,
+        /// The version of the handover record; absent: there was none.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        seen: Option<TupleVersion>,
+        /// What.
+        change: MemberLocksChange,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
+    },
     /// Forgets the root that was retained for the member, whose journal is judged.
     ForgetRetained {
         /// Who.
@@ -307,6 +326,7 @@ impl MemberCall {
             | Self::TakeFromNobody { .. }
             | Self::Break { .. }
             | Self::BumpMail { .. }
+            | Self::Locks { .. }
             | Self::ForgetRetained { .. }
             | Self::GiveUp { .. } => false,
         }

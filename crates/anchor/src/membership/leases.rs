@@ -285,7 +285,7 @@ impl Anchor {
         })
     }
 
-    fn is_there(&self, membership: &Membership) -> Result<(), AnchorError> {
+    pub(super) fn is_there(&self, membership: &Membership) -> Result<(), AnchorError> {
         let record = &membership.tuple.record;
         if record.incarnation != Some(membership.incarnation) {
             return Err(membership.broken());

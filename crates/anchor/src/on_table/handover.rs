@@ -34,6 +34,11 @@ impl TableBackend {
             return Err(limited(format!("there is no volume {volume}")));
         };
         let tuple = readable(&volume_name, VolumeTuple::from_bytes(&item.value))?;
+        if tuple.by_inode && matches!(change, HandoverChange::KeepLocks { .. }) {
+            return Err(limited(format!(
+                "volume {volume} is shared by inode: its members say themselves what they have of locks"
+            )));
+        }
         if let Some(by) = change.by_owner() {
             let is_owner = tuple.owner.as_ref().is_some_and(|holder| holder.id == by.owner);
             let is_held = is_owner && tuple.epoch == by.epoch && tuple.grant == by.grant;

@@ -4,6 +4,7 @@
 //! already ([`crate::membership::call`]).
 
 mod leases;
+mod locks;
 
 use super::{TableBackend, limited, readable};
 use crate::{
@@ -103,6 +104,12 @@ impl TableBackend {
                 seen,
                 change_id,
             } => self.bump_mail(volume, by, to, seen, change_id).await,
+            MemberCall::Locks {
+                by,
+                seen,
+                change,
+                change_id,
+            } => self.change_locks(volume, by, seen, (change, change_id)).await,
             MemberCall::ForgetRetained { by, seen, change_id } => {
                 self.forget_for_member(volume, by, seen, change_id).await
             }

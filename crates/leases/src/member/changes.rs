@@ -125,7 +125,7 @@ impl Member {
 
     /// Makes a place for one more root that is retained: the oldest is given up, if it was kept for [`RETAINED_FOR`](super::RETAINED_FOR) and its member has not come
     /// back. `false`: there is none.
-    async fn give_up_oldest(&self, own: &mut Own) -> Result<bool, MemberError> {
+    pub(super) async fn give_up_oldest(&self, own: &mut Own) -> Result<bool, MemberError> {
         let (tuple, _) = self.anchor.load(self.volume).await?;
         let now_ms = self.env.wall().as_millis();
         let kept_ms = i64::try_from(super::RETAINED_FOR.as_millis()).unwrap_or(i64::MAX);
@@ -219,7 +219,7 @@ impl Member {
     }
 
     /// Whether a holder's record has stood still for long, by this member's clock, over all looks since it was first waited for.
-    fn is_silent(&self, own: &mut Own, holder: &MemberEntry) -> bool {
+    pub(super) fn is_silent(&self, own: &mut Own, holder: &MemberEntry) -> bool {
         let now = self.env.now();
         let beats = holder.tuple.record.beats;
         match own.watched.get(&holder.member) {
@@ -261,6 +261,7 @@ impl Member {
         };
         if !wanted.is_empty() {
             *self.asked_at.lock().expect("no panic under this lock") = Some(self.env.now());
+            self.news.notify_waiters();
         }
         let mut is_all_given = true;
         for (arena, range) in wanted {

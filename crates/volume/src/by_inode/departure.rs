@@ -6,6 +6,7 @@
 //! | stop | no call is begun any more; then it goes |
 //! | five minutes without a call | it goes, and asks nothing any more; the first call that finds its leases lapsed has it come back |
 
+use super::locking::Locking;
 use crate::{
     error::VolumeError,
     serving::ServingState,
@@ -45,7 +46,10 @@ impl Inner {
     /// Goes away if nothing was asked for long. `left_at` is the last call before the last departure: it goes once for each pause.
     pub(super) async fn leave_if_idle(&self, left_at: &mut Option<Monotonic>) -> Result<(), MemberError> {
         let asked_at = self.by_inode().last_call.at();
-        let is_idle = self.env.now().since(asked_at) >= AWAY_AFTER && *left_at != Some(asked_at);
+        let is_long_ago = self.env.now().since(asked_at) >= AWAY_AFTER && *left_at != Some(asked_at);
+        // An office whose clients have locks stays, so that they fall only if it is gone.
+        let locking = self.by_inode().locking.get();
+        let is_idle = is_long_ago && locking.is_none_or(Locking::is_idle);
         if is_idle
             && !firn_env::planted!("volume.idle_member_stays")
             && self.by_inode().member().leave().await?
@@ -99,6 +103,17 @@ impl Volume {
     }
 
     async fn go(&self, member: &Member) -> bool {
+        loop {
+            match self.inner.end_locking().await {
+                Ok(true) => break,
+                Ok(false) => return false,
+                Err(error) => tracing::debug!(%error, "locks of clients here are not recorded yet"),
+            }
+            if self.inner.serving.now() != ServingState::Stopping {
+                return false;
+            }
+            self.inner.env.sleep(TRY_AGAIN).await;
+        }
         loop {
             match member.leave().await {
                 Ok(true) => return true,

@@ -1,5 +1,6 @@
 //! A member by inode, as status pages show it.
 
+use super::locking::{ByInodeLocks, Locking};
 use crate::volume::{Inner, Volume};
 use std::{
     sync::{Mutex, MutexGuard},
@@ -39,6 +40,8 @@ pub struct ByInodeStatus {
     pub uplink_bytes_per_second: u64,
     /// Changes that waited for it.
     pub uplink_waits: u64,
+    /// Of a volume that was opened with a table of locks.
+    pub locks: Option<ByInodeLocks>,
 }
 
 /// Waits for leases.
@@ -91,6 +94,7 @@ impl Volume {
             unpublished_limit_bytes: inner.unpublished_limit_bytes(),
             uplink_bytes_per_second: inner.checkpointer.packer.progress.uplink.bytes_per_second(),
             uplink_waits: by_inode.uplink_waits(),
+            locks: by_inode.locking.get().map(Locking::figures),
         })
     }
 }

@@ -18,8 +18,9 @@ use crate::{
 };
 use firn_anchor::{AnchorError, SHAPE_LEASE};
 use firn_env::Wait;
-use firn_leases::{FromBroken, MemberError, Pins};
+use firn_leases::{FromBroken, LastingPin, Member, MemberError, Pins};
 use firn_vfs::VfsError;
+use std::sync::Arc;
 
 /// What a call has pinned, and whether what it sees is as new as its arrival.
 #[derive(Default)]
@@ -58,6 +59,11 @@ impl Held<'_> {
 }
 
 impl Held<'_> {
+    /// What is pinned, beyond the call.
+    pub fn lasting(self, member: &Arc<Member>) -> Option<LastingPin> {
+        self.pins.map(|pins| pins.lasting(member))
+    }
+
     /// Whether a root was read since the call came.
     pub(crate) fn is_fresh(&self) -> bool {
         self.is_fresh || firn_env::planted!("volume.handles_by_old_root")

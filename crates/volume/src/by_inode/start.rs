@@ -11,7 +11,7 @@ use super::{
     AdoptedRoot, ByInode, Shared,
     adoption::orphan_pointers,
     judging::{Judged, Judging, Newest},
-    run,
+    locking, run,
 };
 use crate::{
     checkpoint::{self, MemberSection},
@@ -41,6 +41,7 @@ use firn_anchor::{MemberNumber, RememberedRoot, SHAPE_LEASE};
 use firn_env::{Disk, DiskError};
 use firn_format::WriterId;
 use firn_leases::{Beginning, Content, Member, MemberError, Starting};
+use firn_session::LockTable;
 use firn_vfs::{FileHandle, Timestamp, Vfs};
 use std::{
     collections::BTreeSet,
@@ -106,6 +107,29 @@ impl Volume {
         parts: Parts,
         config: VolumeConfig,
         number: MemberNumber,
+    ) -> Result<(Self, MemberStartReport), MemberStartError> {
+        Self::open_member(parts, config, number, None).await
+    }
+
+    /// The same, with the table in which clients here lock files: what they hold excludes clients of all offices, and what other offices hold those here (decision 0234). The table may be
+    /// that of an earlier opening in this process.
+    ///
+    /// # Errors
+    /// As [`Self::open_by_inode`].
+    pub async fn open_by_inode_with_locks(
+        parts: Parts,
+        config: VolumeConfig,
+        number: MemberNumber,
+        locks: &LockTable,
+    ) -> Result<(Self, MemberStartReport), MemberStartError> {
+        Self::open_member(parts, config, number, Some(locks)).await
+    }
+
+    async fn open_member(
+        parts: Parts,
+        config: VolumeConfig,
+        number: MemberNumber,
+        locks: Option<&LockTable>,
     ) -> Result<(Self, MemberStartReport), MemberStartError> {
         let mut local = LocalState::load(&parts.env).await?;
         if let Some(tenure) = local.tenure
@@ -176,6 +200,13 @@ impl Volume {
         };
         inner.lock().forget_orphans(own);
         inner.by_inode().last_call.note(inner.env.now());
+        if let Some(table) = locks {
+            // Before anything is given.
+            inner
+                .begin_locking(table, retained.is_some() || is_given_up)
+                .await;
+            inner.env.spawn("locks", locking::run(inner.clone()));
+        }
         inner.env.spawn("member", run::run(inner.clone()));
         inner
             .env

@@ -40,7 +40,7 @@ pub struct LostLocks {
 }
 
 impl LostLocks {
-    fn tell(&self, broken: Vec<BrokenLock>) {
+    pub(crate) fn tell(&self, broken: Vec<BrokenLock>) {
         let (news, told) = &*self.news;
         news.lock().expect("no panic under this lock").extend(broken);
         told.notify_one();
@@ -110,7 +110,7 @@ impl Locking {
     }
 }
 
-fn recorded(lock: &OfficeLock) -> RecordedLock {
+pub(crate) fn recorded(lock: &OfficeLock) -> RecordedLock {
     RecordedLock {
         inode: lock.inode,
         first: lock.range.first,
@@ -120,7 +120,7 @@ fn recorded(lock: &OfficeLock) -> RecordedLock {
     }
 }
 
-fn of_office(lock: &RecordedLock) -> OfficeLock {
+pub(crate) fn of_office(lock: &RecordedLock) -> OfficeLock {
     let (first, last) = (lock.first, lock.last);
     OfficeLock {
         inode: lock.inode,
@@ -130,7 +130,7 @@ fn of_office(lock: &RecordedLock) -> OfficeLock {
     }
 }
 
-fn office(entry: &MemberLocks) -> Office {
+pub(crate) fn office(entry: &MemberLocks) -> Office {
     Office {
         id: entry.member.0,
         name: entry.name.clone(),
