@@ -9,6 +9,7 @@ mod contention;
 mod former;
 mod given_up;
 mod histories;
+mod locks;
 mod offices;
 mod served;
 mod two;
