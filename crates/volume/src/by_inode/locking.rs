@@ -94,7 +94,7 @@ enum Term {
     /// It decides since then.
     Decides { pin: LastingPin, since: Monotonic },
     /// It does not any more, and the record does not say yet what clients here have.
-    Closed { pin: LastingPin },
+    Closed { _pin: LastingPin },
 }
 
 struct Step {
@@ -473,7 +473,7 @@ impl Inner {
             locking.locks.close();
             locking.figures.decides.store(false, Ordering::Relaxed);
             step.term = match std::mem::take(&mut step.term) {
-                Term::Decides { pin, .. } => Term::Closed { pin },
+                Term::Decides { pin, .. } => Term::Closed { _pin: pin },
                 other => other,
             };
         }

@@ -176,7 +176,7 @@ fn history(seed: u64) -> Result<BTreeMap<&'static str, u64>, String> {
         book(&shared).counters.insert(file.inode, Some(0));
     }
     let env = simulation.env();
-    let offices: Vec<_> = numbers
+    let offices = numbers
         .iter()
         .zip(machines)
         .enumerate()

@@ -176,7 +176,8 @@ async fn raise(history: &History, place: usize, asked: &LockRequest, hold: u64) 
     }
     let written = calling(history, place, move |serving| async move {
         let data = vec![Bytes::copy_from_slice(&(before + 1).to_be_bytes())];
-        let written = serving.vfs.write(&root(), file, 0, data, Stability::FileSync);
+        let caller = root();
+        let written = serving.vfs.write(&caller, file, 0, data, Stability::FileSync);
         written.await.map(drop)
     });
     let is_written = written.await.is_some();
