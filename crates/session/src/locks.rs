@@ -274,9 +274,12 @@ impl LockTable {
         self.table().in_grace = true;
     }
 
-    /// From now on everything but reclaims is served.
+    /// From now on everything but reclaims is served, who waits already first.
     pub fn end_grace(&self) {
-        self.table().in_grace = false;
+        let mut table = self.table();
+        table.in_grace = false;
+        let waits = table.files_with_waiters();
+        table.serve(waits);
     }
 
     /// Whether only reclaims are served.

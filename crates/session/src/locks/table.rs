@@ -575,12 +575,16 @@ impl Table {
         }
     }
 
-    fn files_with_waiters(&self) -> BTreeSet<FileHandle> {
+    pub(super) fn files_with_waiters(&self) -> BTreeSet<FileHandle> {
         let waiting = self.waiting.values();
         waiting.map(|waiting| waiting.request.file).collect()
     }
 
     fn first_servable(&self, file: FileHandle) -> Option<u64> {
+        // Other offices may wait from the beginning; what clients here take again comes first.
+        if self.in_grace && !firn_env::planted!("session.grace_serves_other_offices") {
+            return None;
+        }
         if !self.grants(file.file_system) && !firn_env::planted!("session.unlock_serves_a_closed_table") {
             return None;
         }

@@ -206,6 +206,33 @@ fn reclaims_are_admitted_as_far_as_others_respect_them() {
 }
 
 #[test]
+fn what_other_offices_wait_for_is_served_once_clients_here_have_taken_theirs_again() {
+    let reclaimed = || {
+        let (table, offices) = shared();
+        table.start_grace();
+        offices.set_reclaims(Reclaims::All);
+        let waits = office(&[(1, (0, 9), true, true), (2, (0, 9), true, true)]);
+        offices.set_others(vec![waits]);
+        offices.open(Arc::new(|| true));
+        let reclaimed = table.reclaim(&write("a", 0, 9)).is_ok();
+        table.end_grace();
+        (table, reclaimed)
+    };
+    let (table, is_reclaimed) = reclaimed();
+    assert!(is_reclaimed, "it only waits there");
+    let free = LockRequest {
+        file: file(2),
+        ..write("a", 0, 9)
+    };
+    assert!(
+        table.lock(&free).is_err(),
+        "reserved from the end of the grace period on"
+    );
+    let bug = Some("session.grace_serves_other_offices");
+    assert!(!firn_env::mutants::planting(bug, reclaimed).1);
+}
+
+#[test]
 fn what_travels_is_bounded_and_an_unlock_is_never_refused() {
     let (table, offices) = opened();
     let mut granted = 0;
