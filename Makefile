@@ -23,6 +23,7 @@
 #   make simulate-followers  SEEDS=n FIRST_SEED=s: the same of an owner and its followers
 #   make simulate-members  SEEDS=n FIRST_SEED=s: the same of members that write a volume by turns
 #   make simulate-locks    SEEDS=n FIRST_SEED=s: the same of their clients' locks
+#   make simulate-office-locks  SEEDS=n FIRST_SEED=s: the same of locks in such a volume
 #   make simulate-offices  SEEDS=n FIRST_SEED=s: the same of offices that write a volume at the same moment, without and with a cleaner beside them
 #   make check-leases    every history of the lease and commit protocol of shared volumes within bounds; ARGUMENTS="--bounds large" or --mutants
 #   make simulate-mutants  every planted bug must be caught
@@ -59,7 +60,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-iris bench-audits bench-audit-costs bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-offices simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-leases check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-iris bench-audits bench-audit-costs bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-office-locks simulate-offices simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-leases check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -148,6 +149,9 @@ simulate-locks:
 
 simulate-offices:
 	@SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) cargo test --locked --quiet --release -p firn-volume --test engine -- --nocapture by_inode::histories::offices
+
+simulate-office-locks:
+	@SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) cargo test --locked --quiet --release -p firn-volume --test engine -- --nocapture by_inode::locks::locks_exclude
 
 simulate-followers:
 	@cargo run --locked --quiet --release -p firn-simulation -- --followers --seeds $(SEEDS) --first-seed $(FIRST_SEED)

@@ -16,6 +16,7 @@ use crate::{
 };
 use firn_anchor::AnchorError;
 use firn_quantity::Span;
+use firn_session::LockTable;
 use firn_volume::{
     ByInodeStatus, FormatOptions, MemberError, MemberStartError, MemberStartReport, SalvageReport, Volume,
     VolumeError,
@@ -144,7 +145,7 @@ pub fn check_making(config: &Config, options: &FormatOptions) -> Result<(), Fail
     }
 }
 
-/// Opens the volume as the member of this state directory, which joins the first time.
+/// Opens the volume as the member of this state directory, which joins the first time. In `locks` its clients lock files.
 ///
 /// # Errors
 /// [`Failure`]; what was acknowledged is in the journal, in the volume or in a salvage clone.
@@ -152,13 +153,13 @@ pub async fn open(
     config: &Config,
     outside: &Outside,
     identity: Identity,
-    options: ByInodeOptions,
+    (options, locks): (ByInodeOptions, &LockTable),
 ) -> Result<Opened, Failure> {
     let volume_id = identity.volume;
     let (parts, rings) = outside.own_parts(config, identity).await?;
     let number = Volume::join_by_inode(&parts, &config.volume.edge_name).await;
     let number = number.map_err(not_shared)?;
-    let opening = Volume::open_by_inode(parts.clone(), config.volume_config()?, number);
+    let opening = Volume::open_by_inode_with_locks(parts.clone(), config.volume_config()?, number, locks);
     let opened = Box::pin(opening).await;
     let (volume, MemberStartReport { recovery, salvage }) = opened.map_err(not_started)?;
     tracing::info!(
@@ -266,6 +267,16 @@ pub struct ByInodePart {
     /// Changes that waited for the uplink.
     #[serde(default)]
     pub uplink_waits: u64,
+    /// Whether this office decides about locks at the moment, and how often it got to.
+    #[serde(default)]
+    pub decides_locks: bool,
+    #[serde(default)]
+    pub lock_terms: u64,
+    /// Offices that were gone, whose locks were broken here; locks of clients here that were broken, both since the volume was opened.
+    #[serde(default)]
+    pub lock_breaks: u64,
+    #[serde(default)]
+    pub locks_lost: u64,
     /// What was put aside when this start found that others had gone on without it.
     pub salvaged: Option<SalvagedBeside>,
 }
@@ -290,6 +301,7 @@ impl From<SalvageReport> for SalvagedBeside {
 
 impl ByInodePart {
     pub fn new(status: ByInodeStatus, salvaged: Option<SalvagedBeside>) -> Self {
+        let locks = status.locks.unwrap_or_default();
         Self {
             member: status.member,
             incarnation: status.incarnation,
@@ -306,6 +318,10 @@ impl ByInodePart {
             unpublished_limit_bytes: status.unpublished_limit_bytes,
             uplink_bytes_per_second: status.uplink_bytes_per_second,
             uplink_waits: status.uplink_waits,
+            decides_locks: locks.decides,
+            lock_terms: locks.taken,
+            lock_breaks: locks.breaks,
+            locks_lost: locks.lost,
             salvaged,
         }
     }
@@ -339,8 +355,12 @@ impl ByInodePart {
             0 => String::new(),
             wanted => format!(", others wait for {wanted} of what it holds"),
         };
+        let locks = match self.decides_locks {
+            true => "; it decides about locks",
+            false => "",
+        };
         format!(
-            "number {}; version {}{read}; {} leases beside its own files{wanted}; {waits}",
+            "number {}; version {}{read}; {} leases beside its own files{wanted}; {waits}{locks}",
             self.member, self.version, self.leases_held
         )
     }
@@ -365,6 +385,12 @@ impl ByInodePart {
             troubles.push(
                 "no heartbeat reaches the anchor: clients wait, and in a minute others may take what this office holds".into(),
             );
+        }
+        if self.locks_lost > 0 {
+            troubles.push(format!(
+                "{} locks of clients here were broken: other offices could not hear this one, or an administrator broke them",
+                self.locks_lost
+            ));
         }
         if let Some(salvaged) = &self.salvaged {
             let shown: Vec<_> = salvaged

@@ -20,6 +20,7 @@ use crate::{
     second::Second,
     serve::{Served, Service},
     snapshot::{Fixed, Observed},
+    terms::tell_lost,
     usage::EdgeMeter,
     volumes::Volumes,
 };
@@ -160,7 +161,7 @@ impl Life {
         if let Some(options) = self.config.volume.shared.clone() {
             return self.live_by_terms(&outside, &options, identity).await;
         }
-        let opened = opened::open(&self.config, &outside).await?;
+        let opened = opened::open(&self.config, &outside, &self.volumes.nfs.table()).await?;
         self.serve(&outside, opened, HandleKey::new(&identity.handle_key))
             .await
     }
@@ -284,8 +285,10 @@ impl Life {
                 let following =
                     rings.follow(outside.env.clone(), move || Some(of.clone()), parts.keys.clone());
                 beside.push(Background(outside.env.spawn("follow key rings", following)));
-                // What is locked here would not be locked in the other offices.
-                volumes.nfs.table().refuse(volume.root().file_system);
+                if let Some(lost) = volume.lost_locks() {
+                    let telling = tell_lost(lost, volumes.clone());
+                    beside.push(Background(outside.env.spawn("tell lost locks", telling)));
+                }
                 None
             }
             Mode::Member(_) => {

@@ -19,6 +19,7 @@ use crate::{
     rings::{KeyRings, open_kept},
     snapshot::OwnerPart,
 };
+use firn_session::LockTable;
 use firn_volume::{FollowOptions, Member, Parts, Term, Volume, VolumeError};
 use std::{fmt::Display, sync::Arc, time::Duration};
 
@@ -57,18 +58,18 @@ pub struct MemberTerm {
     pub term: Term,
 }
 
-/// Opens the volume of the state directory, whose lock the caller holds.
+/// Opens the volume of the state directory, whose lock the caller holds; `locks` is the table of its clients.
 ///
 /// # Errors
 /// [`Failure`], among them that another edge took the volume over. What was acknowledged is then in the journal or in a salvage
 /// clone.
-pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure> {
+pub async fn open(config: &Config, outside: &Outside, locks: &LockTable) -> Result<Opened, Failure> {
     let identity = || Identity::load(&config.volume.state_directory);
     if let Some(options) = config.volume.follow {
         return following(config, outside, identity()?, options).await;
     }
     if let Some(options) = config.volume.by_inode {
-        return beside_others(config, outside, options).await;
+        return beside_others(config, outside, (options, locks)).await;
     }
     let of = (&identity()?).into();
     let detachable = Volume::check_detachable(&outside.env).await;
@@ -106,11 +107,11 @@ pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure>
 async fn beside_others(
     config: &Config,
     outside: &Outside,
-    options: ByInodeOptions,
+    with: (ByInodeOptions, &LockTable),
 ) -> Result<Opened, Failure> {
     for attempt in 1.. {
         let identity = Identity::load(&config.volume.state_directory)?;
-        match by_inode::open(config, outside, identity, options).await {
+        match by_inode::open(config, outside, identity, with).await {
             Err(error) if error.is_passing() && attempt < ATTEMPTS => {
                 tracing::warn!(%error, "the volume could not be opened; tried again");
                 outside.env.sleep(PAUSE).await;

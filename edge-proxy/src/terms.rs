@@ -21,7 +21,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Tells those who lost locks to other offices.
-async fn tell_lost(lost: LostLocks, volumes: Arc<Volumes>) {
+pub(crate) async fn tell_lost(lost: LostLocks, volumes: Arc<Volumes>) {
     loop {
         let broken = lost.next().await;
         volumes.nfs.tell_broken(&broken).await;

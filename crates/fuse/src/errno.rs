@@ -63,7 +63,7 @@ impl From<LockError> for Failure {
                 Errno::AGAIN
             }
             LockError::Deadlock { .. } => Errno::DEADLK,
-            LockError::TooMany | LockError::Unsupported => Errno::NOLCK,
+            LockError::TooMany => Errno::NOLCK,
             LockError::Cancelled => Errno::INTR,
         })
     }

@@ -388,7 +388,7 @@ fn status_of(error: &LockError) -> LockStatus {
         LockError::Grace | LockError::Away => LockStatus::GracePeriod,
         LockError::Deadlock { .. } => LockStatus::Deadlock,
         // The client's program gets ENOLCK.
-        LockError::TooMany | LockError::Unsupported => LockStatus::NoLocks,
+        LockError::TooMany => LockStatus::NoLocks,
     }
 }
 

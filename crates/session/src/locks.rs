@@ -13,7 +13,7 @@
 //! reclaims of earlier locks, [`LockTable::end_grace`] admits everything else. The table does no I/O; who the clients were
 //! is remembered by the protocol (NSM).
 //!
-//! Of a file system that several offices change by turns ([`offices`]) only the office that has the volume grants, and what clients of the
+//! Of a file system that several offices change ([`offices`]) only the office that has the volume, or the lease of locks, grants, and what clients of the
 //! others hold stands in the table under their offices' names.
 //!
 //! Every quantity is bounded ([`LockLimits`]); at a bound requests are refused with `TooMany`, unlocking always works.
@@ -168,13 +168,8 @@ pub enum LockError {
     #[error("too many locks")]
     TooMany,
     /// Another office grants locks of this file system at the moment: to be asked again, until this one does.
-    #[error("another office has the volume, and gives it")]
+    #[error("another office decides about locks of the volume, and gives that")]
     Away,
-    /// Nothing is locked in this file system ([`LockTable::refuse`]).
-    #[error(
-        "files of this volume cannot be locked: offices write it at the same moment, and locks that hold between them are not built yet"
-    )]
-    Unsupported,
     /// The waiting was ended by [`LockTable::cancel`] or by the release of its client.
     #[error("the request was cancelled")]
     Cancelled,

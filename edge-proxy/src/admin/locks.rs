@@ -29,10 +29,12 @@ impl Admin {
     async fn held(&self, path: Option<&str>) -> (Vec<(LockLine, HeldLock)>, u64) {
         let volume = &self.observed.volume;
         let file_system = volume.root().file_system;
-        if let Some(member) = self.observed.member()
-            && let Err(error) = member.refresh_locks().await
-        {
-            tracing::warn!(%error, "locks of other offices are listed as they were known last");
+        let refreshed = match self.observed.member() {
+            Some(member) => member.refresh_locks().await.map_err(|error| error.to_string()),
+            None => volume.refresh_locks().await.map_err(|error| error.to_string()),
+        };
+        if let Err(error) = refreshed {
+            tracing::warn!(error, "locks of other offices are listed as they were known last");
         }
         // The path is found from the file: the file of a path may have several.
         let limit = if path.is_some() { usize::MAX } else { LINES_MAX };
@@ -69,10 +71,15 @@ impl Admin {
         }
         for (file, client) in broken.keys() {
             if let Some((office, name)) = client.as_office() {
-                let member = self.observed.member();
-                let broken = match &member {
-                    Some(member) => member.break_locks(office, file.inode).await,
-                    None => Ok(()),
+                let broken = match self.observed.member() {
+                    Some(member) => {
+                        let broken = member.break_locks(office, file.inode).await;
+                        broken.map_err(|error| error.to_string())
+                    }
+                    None => {
+                        let broken = self.observed.volume.break_locks(office, file.inode).await;
+                        broken.map_err(|error| error.to_string())
+                    }
                 };
                 if let Err(error) = broken {
                     return Reply::Error {

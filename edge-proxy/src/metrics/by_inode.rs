@@ -60,4 +60,24 @@ pub(super) fn expose(out: &mut Families, by_inode: &ByInodePart) {
         "Changes that waited for the uplink.",
         by_inode.uplink_waits,
     );
+    out.gauge(
+        "members_locks_decided",
+        "1 while this office decides about locks for all offices.",
+        by_inode.decides_locks,
+    );
+    out.counter(
+        "members_lock_terms_total",
+        "Times that this office got to decide about locks.",
+        by_inode.lock_terms,
+    );
+    out.counter(
+        "members_lock_breaks_total",
+        "Offices that were gone, whose locks were broken here.",
+        by_inode.lock_breaks,
+    );
+    out.counter(
+        "members_locks_lost_total",
+        "Locks of clients here that were broken.",
+        by_inode.locks_lost,
+    );
 }

@@ -1,4 +1,4 @@
-//! Locks of a file system that several offices change by turns: granted by the one that has the volume, handed over with it.
+//! Locks of a file system that several offices change: granted by the one that has the volume, handed over with it. Where offices write at the same moment "has the volume" is "has the lease of locks".
 //!
 //! | | open: this office has the volume | closed: another has it, or nobody |
 //! |---|---|---|

@@ -15,10 +15,8 @@ use tokio::sync::oneshot;
 pub(super) struct Table {
     pub(super) in_grace: bool,
     limits: LockLimits,
-    /// File systems that several offices lock by turns.
+    /// File systems that several offices lock.
     pub(super) shared: BTreeMap<u64, Shared>,
-    /// File systems in which nothing is locked.
-    pub(super) refused: BTreeSet<u64>,
     pub(super) files: BTreeMap<FileHandle, File>,
     /// By number, which is the order of arrival.
     pub(super) waiting: BTreeMap<u64, Waiting>,
@@ -79,7 +77,6 @@ impl Table {
             in_grace: false,
             limits,
             shared: BTreeMap::new(),
-            refused: BTreeSet::new(),
             files: BTreeMap::new(),
             waiting: BTreeMap::new(),
             waiting_by_owner: BTreeMap::new(),
@@ -90,13 +87,13 @@ impl Table {
     }
 
     pub(super) fn test(&mut self, request: &LockRequest) -> Result<(), LockError> {
-        self.check_served(request.file, false)?;
+        self.check_served(false)?;
         self.check_granting(request)?;
         self.check_held(request)
     }
 
     pub(super) fn lock(&mut self, request: &LockRequest) -> Result<(), LockError> {
-        self.check_served(request.file, false)?;
+        self.check_served(false)?;
         self.check_granting(request)?;
         self.lock_at_once(request)
     }
@@ -106,7 +103,7 @@ impl Table {
             // Its client was told that locks were broken, and this one was not.
             return Ok(());
         }
-        self.check_served(request.file, true)?;
+        self.check_served(true)?;
         self.check_reclaim(request)?;
         self.lock_at_once(request)
     }
@@ -124,7 +121,7 @@ impl Table {
         request: &LockRequest,
         granted: oneshot::Sender<()>,
     ) -> Result<Place, LockError> {
-        self.check_served(request.file, false)?;
+        self.check_served(false)?;
         self.check_lock_limits(&request.owner.client)?;
         if self.is_waiting(request) {
             return Ok(Place::AlreadyWaiting);
@@ -194,7 +191,7 @@ impl Table {
         mode: ShareMode,
         reclaim: bool,
     ) -> Result<(), LockError> {
-        self.check_served(file, reclaim)?;
+        self.check_served(reclaim)?;
         let shares = self.files.get(&file).map(|file| &file.shares);
         let in_the_way = shares
             .into_iter()

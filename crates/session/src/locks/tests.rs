@@ -2,7 +2,6 @@
 
 mod administration;
 mod offices;
-mod refused;
 
 use super::*;
 use futures::FutureExt;

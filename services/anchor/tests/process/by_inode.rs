@@ -1,14 +1,9 @@
 //! Two offices that write one file system at the same moment: two edges as processes, each with clients of its own, over one bucket and one `firn-anchor`.
 
+mod locks;
+
 use crate::{edge, offices, place::Place, volume};
-use bytes::Bytes;
 use firn_anchor::Anchor;
-use firn_env::Env;
-use firn_nfs::{
-    nlm::{self, LockCall, LockStatus, StatusReply, WireLock},
-    rpc::{Client as RpcClient, Credential, Target},
-    xdr::Decode as _,
-};
 use firn_rig::{Client, EXPORT, Edge};
 use serde_json::Value;
 use std::{
@@ -207,8 +202,6 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
         let said = offices.one.refused(1, command, arguments).await.unwrap();
         assert!(said.contains("shared by inode"), "{command}: {said}");
     }
-    let locked = lock(&offices.place.env, &offices.one, &minutes.data.0).await;
-    assert_eq!(locked, LockStatus::NoLocks);
 
     // An office that is stopped goes away, so that the other need not wait until its heart stands still.
     one.write_file(&both, b"last", 0o644, b"before the weekend")
@@ -234,34 +227,6 @@ async fn two_offices_write_one_file_system_at_the_same_moment() {
     assert_eq!(read(&mut one, &both, "next").await, hash("on the weekend"));
     offices.one.stop().await.unwrap();
     offices.two.command("drain", &[]).await.unwrap();
-}
-
-async fn lock(env: &Env, edge: &Edge, handle: &[u8]) -> LockStatus {
-    let client = RpcClient::connect(env, &edge.address.to_string(), SOON)
-        .await
-        .unwrap();
-    let target = Target {
-        program: nlm::PROGRAM,
-        version: nlm::VERSION,
-        credential: Credential::sys("machine", 0, 0, Vec::new()),
-    };
-    let call = LockCall {
-        cookie: "lock".into(),
-        block: false,
-        exclusive: true,
-        lock: WireLock {
-            caller: "machine".into(),
-            handle: Bytes::copy_from_slice(handle).into(),
-            owner: "owner".into(),
-            process: 1,
-            offset: 0,
-            length_bytes: 0,
-        },
-        reclaim: false,
-        state: 3,
-    };
-    let mut results = client.call(&target, 2, &call).await.unwrap();
-    StatusReply::decode(&mut results).unwrap().status
 }
 
 #[tokio::test(flavor = "multi_thread")]
