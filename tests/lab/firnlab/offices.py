@@ -1,4 +1,4 @@
-"""Three offices of one shared volume: an edge each, a bucket and a table, and the lines of each office to them."""
+"""Three offices of one shared volume, by turns or by inode: an edge each, a bucket and a table, and the lines of each office to them."""
 
 import json
 import os
@@ -19,8 +19,9 @@ class Offices(Server):
     name = "offices"
     variables = {"OFFICES": " ".join(f"{name}={address}" for name, address in OFFICES.items())}
 
-    def __init__(self, directory, binary):
+    def __init__(self, directory, binary, leases="volume"):
         super().__init__(directory)
+        self.leases = leases
         self.binary = str(shutil.which(str(binary)) or binary)
         if not os.access(self.binary, os.X_OK):
             raise LabError(f"{binary} is not a program; build it with: cargo build --release -p firn-edge")
@@ -46,6 +47,7 @@ store = "s3://offices/volume?region=us-east-1&endpoint=http://127.0.0.1:{store}"
 anchor = "dynamodb://offices?region=us-east-1&endpoint=http://127.0.0.1:{table}&create=true"
 state_directory = "{self.directory}/{name}"
 shared = true
+leases = "{self.leases}"
 freshness = "0 s"
 [limits]
 checkpoint_busy = "1 s"
@@ -55,7 +57,8 @@ listen = "{address}"
 mount_port = 20048
 grace_seconds = 1
 {exports}""")
-        self._edge("one", "format", "--phrase-file", self.directory / "phrase")
+        making = ["--leases", "inode"] if self.leases == "inode" else []
+        self._edge("one", "format", *making, "--phrase-file", self.directory / "phrase")
         for name in list(OFFICES)[1:]:
             self._edge(name, "join", "--identity", self.directory / "one/identity")
 

@@ -16,7 +16,9 @@ import time
 from control import Control
 
 LATENCIES = [int(word) for word in os.environ.get("LATENCIES", "0 30 100").split()]
-PHASES = os.environ.get("PHASES", "turns git build sqlite kill cut").split()
+# Whether they write it by turns, or at the same moment ("inode").
+BY_INODE = os.environ.get("LEASES", "volume") == "inode"
+PHASES = os.environ.get("PHASES", "turns git build sqlite" if BY_INODE else "turns git build sqlite kill cut").split()
 TURNS = int(os.environ.get("TURNS", "12"))
 # Of SQLite: those by turns, and those of each of the four writers at once.
 TRANSACTIONS = int(os.environ.get("TRANSACTIONS", "9"))
@@ -55,6 +57,16 @@ def admin(*words):
 
 def status(office):
     return json.loads(admin("status", office))
+
+
+def last_wait_ms(office):
+    """How long the office waited for the volume last; by inode, for a lease at the longest."""
+    return status(office)["by_inode"]["longest_wait_ms"] if BY_INODE else status(office)["shared"]["last_wait_ms"]
+
+
+def handovers():
+    """How often the volume went to another office; by inode, the right to decide about locks."""
+    return sum(status(office)["by_inode"]["lock_terms"] if BY_INODE else status(office)["shared"]["taken"] for office in OFFICES)
 
 
 def append(path, text):
@@ -106,7 +118,7 @@ def turns(latency):
     check(f"a document edited in turns is the same in both offices at {latency} ms", all(same))
     print(
         f"   at {latency} ms: {TURNS / total:.2f} turns/s; a turn (handover, read, save at level 2) {statistics.median(took):.2f} s, "
-        f"the longest {max(took):.2f} s; the last handover {status('one')['shared']['last_wait_ms']} ms",
+        f"the longest {max(took):.2f} s; the wait of office one {last_wait_ms('one')} ms",
         flush=True,
     )
 
@@ -198,21 +210,20 @@ def sqlite(latency):
     check(f"none of {TRANSACTIONS} SQLite transactions that {len(OFFICES)} offices make by turns at {latency} ms is lost", set(entries.values()) == {TRANSACTIONS}, entries)
     check(f"the database is whole in every office at {latency} ms", set(whole.values()) == {"ok"}, whole)
 
-    handed_over = lambda: sum(status(office)["shared"]["taken"] for office in OFFICES)
-    before, began = handed_over(), time.monotonic()
+    before, began = handovers(), time.monotonic()
     paths = [f"/mnt/{office}-export/counter-{latency}.db" for office in OFFICES[:2]]
     writers = subprocess.run(
         ["python3", "./sqlite_writers.py", *paths], env={**os.environ, "TRANSACTIONS": str(TRANSACTIONS), "PAUSE_S": "1"}, capture_output=True, text=True,
         timeout=2 * TIMEOUT_S,
     )
     check(f"no update of two writers in each of two offices, all at once at {latency} ms, is lost", writers.returncode == 0, writers.stdout + writers.stderr)
-    together, handovers = time.monotonic() - began, handed_over() - before
+    together, given = time.monotonic() - began, handovers() - before
     # Else they did not meet.
-    check(f"the volume went to and fro meanwhile at {latency} ms", handovers >= 4, handovers)
+    check(f"{'the right to lock' if BY_INODE else 'the volume'} went to and fro meanwhile at {latency} ms", given >= 4, given)
     check(f"and that database is whole in both offices at {latency} ms", [run("sqlite3", path, "pragma integrity_check") for path in paths] == ["ok\n"] * 2)
     print(
         f"   at {latency} ms: an SQLite transaction by turns {statistics.median(took):.2f} s, the longest {max(took):.2f} s; "
-        f"{4 * TRANSACTIONS} of four writers at once {together:.0f} s, {handovers} handovers",
+        f"{4 * TRANSACTIONS} of four writers at once {together:.0f} s, {given} handovers",
         flush=True,
     )
 
