@@ -11,6 +11,8 @@ use std::{sync::Arc, time::Duration};
 const STEPS: u64 = 10;
 /// Longest that a client waits for a lock before it gives up.
 const GIVES_UP_AFTER: Duration = Duration::from_secs(150);
+/// Within so long after it is heard again an office has opened the volume again, and told what is lost.
+const HEARS_WITHIN: Duration = Duration::from_secs(40);
 /// Longest that it tries to read or write.
 const CALLS_FOR: Duration = Duration::from_secs(60);
 
@@ -64,6 +66,14 @@ pub async fn work(history: Arc<History>, place: usize, client: u64, mut random: 
             _ => random.duration(Duration::ZERO, Duration::from_secs(2)),
         };
         history.env.sleep(pause).await;
+        // A program that hangs for as long as its office is cut off, and for longer than that needs to hear what was lost.
+        let office = &history.offices[place];
+        if random.chance(1, 2) && office.is_cut_off() {
+            while office.is_cut_off() && history.book().violation.is_none() {
+                history.env.sleep(Duration::from_secs(1)).await;
+            }
+            history.env.sleep(HEARS_WITHIN).await;
+        }
         unlock(&history, place, &asked, hold);
     }
 }

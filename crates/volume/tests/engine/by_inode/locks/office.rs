@@ -37,6 +37,7 @@ struct Life {
     serves: Option<Serving>,
     openings: u64,
     table: Option<LockTable>,
+    is_cut_off: bool,
     /// Its clients have not all asked for their locks again.
     is_asked_again: bool,
     client: Option<Arc<MemoryTableClient>>,
@@ -110,8 +111,15 @@ impl Office {
         status.and_then(|status| status.locks).unwrap_or_default()
     }
 
+    /// Whether nothing that it asks reaches the anchor.
+    pub fn is_cut_off(&self) -> bool {
+        self.life().is_cut_off
+    }
+
     fn cut_off(&self, is_cut_off: bool) {
-        if let Some(client) = &self.life().client {
+        let mut life = self.life();
+        life.is_cut_off = is_cut_off;
+        if let Some(client) = &life.client {
             client.set_outage(is_cut_off);
         }
     }
@@ -123,7 +131,10 @@ impl Office {
         if !book(&self.book).is_calm {
             client.set_rates(self.rates.clone());
         }
-        self.life().client = Some(client.clone());
+        let mut life = self.life();
+        life.client = Some(client.clone());
+        life.is_cut_off = false;
+        drop(life);
         let anchor = Anchor::new(client, env.clone(), parts.anchor.family());
         Parts { anchor, ..parts }
     }
