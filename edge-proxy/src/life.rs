@@ -26,7 +26,6 @@ use crate::{
 };
 use firn_env::{Backoff, DiskLock, Env, Task};
 use firn_nfs::HandleKey;
-use firn_vfs::Vfs as _;
 use firn_volume::{KeptPolicy, ServingState, TermEnd, Volume, VolumeError};
 use futures::FutureExt;
 use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
