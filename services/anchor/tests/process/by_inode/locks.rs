@@ -182,7 +182,7 @@ async fn locks_exclude_the_other_offices_clients_and_go_over_with_what_was_writt
     // Office two decides by now, and knows whose lock it is; office one knows its own.
     for (edge, protocol, client) in [
         (&offices.two, "office", "one"),
-        (&offices.one, "nfs", "machine of one"),
+        (&offices.one, "nfs", "127.0.0.1 machine of one"),
     ] {
         let locks = listed(edge).await;
         let lock = &locks[0];
