@@ -283,7 +283,9 @@ impl Client {
     pub async fn checksum(&mut self, file: &nfs_fh3) -> Result<(blake3::Hash, u64)> {
         let mut hasher = blake3::Hasher::new();
         let length_bytes = self
-            .read_through(file, |bytes| drop(hasher.update(bytes)))
+            .read_through(file, |bytes| {
+                hasher.update(bytes);
+            })
             .await?;
         Ok((hasher.finalize(), length_bytes))
     }
