@@ -30,7 +30,7 @@
 #   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make check-disk-kernel  a kernel, its NBD client and its NFS client: ext4 and SQLite on a disk through kill -9; what a tenant types of disks, caps, snapshots, rekeys
-#   make check-offices   three offices of one shared volume under a kernel's NFS client, at 0, 30 and 100 ms to the cloud; SQLite with locks; edges that are killed, and one that is cut off
+#   make check-offices   three offices of one shared volume under a kernel's NFS client, at 0, 30 and 100 ms to the cloud; SQLite with locks; edges that are killed, and one that is cut off; the same of a volume that they write at the same moment
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
@@ -184,6 +184,7 @@ check-offices:
 	@scripts/setup test
 	@cargo build --locked --quiet --release -p firn-edge
 	@tests/lab/run-kernel-tests offices $(CARGO_TARGET_DIR)/release/firn-edge
+	@tests/lab/run-kernel-tests offices $(CARGO_TARGET_DIR)/release/firn-edge --set LEASES=inode
 
 check-postgres:
 	@scripts/setup bench
