@@ -30,7 +30,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// What is checked of calls, taken out.
-const UNCHECKED: [&str; 14] = [
+const UNCHECKED: [&str; 13] = [
     // A number is registered for a writer although it was drawn before.
     "anchor.writers_drawn_twice",
     // Versions are not compared at a commit.
@@ -45,8 +45,6 @@ const UNCHECKED: [&str; 14] = [
     "anchor.break_of_any_count",
     // A member records locks without the lease by which they are decided.
     "anchor.anybody_records_locks",
-    // What a member said of locks happens though it has given a sign of life since, or was broken.
-    "anchor.locks_without_own_record",
     // A volume that its members write is given to an owner.
     "anchor.owner_of_members_volume",
     // A member commits a root that names another edge.

@@ -3,8 +3,8 @@
 use super::support::{Dice, run, world};
 use crate::{
     Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, ArenaChange, LeaseRange, MemberCall,
-    MemberCommitEnd, MemberNumber, Membership, Obstacle, OwnerId, RetainedRoot, Root, SeenMember, SeenRange,
-    TableBackend, TupleError, VolumeTuple, membership,
+    MemberCommitEnd, MemberLocksChange, MemberNumber, Membership, Obstacle, OwnerId, RecordedLock,
+    RetainedRoot, Root, SeenMember, SeenRange, TableBackend, TupleError, VolumeTuple, membership,
 };
 use firn_env::{Env, mutants::planting};
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -164,6 +164,24 @@ fn what_arrives_late_does_nothing() -> bool {
         office.anchor.beat_member(&mut office.alice).await.unwrap();
         holds &= call(&stale, commit).await == conflict(Obstacle::Member);
 
+        // What it said of locks, and a beat behind it.
+        look(office.alice.member()).await;
+        let waits = RecordedLock {
+            inode: hers,
+            first: 0,
+            last: 0,
+            exclusive: true,
+            waits: true,
+        };
+        let locks = MemberCall::Locks {
+            by: by(&office.alice),
+            seen: None,
+            change: MemberLocksChange::Keep { locks: vec![waits] },
+            change_id: [7; 16],
+        };
+        office.anchor.beat_member(&mut office.alice).await.unwrap();
+        holds &= call(&stale, locks).await == conflict(Obstacle::Member);
+
         // A lease that is taken from who was away, and is back.
         office.anchor.leave(&mut office.alice).await.unwrap();
         look(office.alice.member()).await;
@@ -206,6 +224,8 @@ fn what_a_member_gave_up_does_not_happen_after_its_next_beat() {
         "anchor.commit_without_own_record",
         // A change of a lease is conditional on the arena alone.
         "anchor.lease_without_own_record",
+        // What a member says of locks is conditional on the handover record alone.
+        "anchor.locks_without_own_record",
         // The lease of a member that was absent once is taken, although it is back.
         "anchor.take_on_any_version",
         // A home is taken that was nobody's, although its member has joined since.
