@@ -18,7 +18,7 @@ from control import Control
 LATENCIES = [int(word) for word in os.environ.get("LATENCIES", "0 30 100").split()]
 # Whether they write it by turns, or at the same moment ("inode").
 BY_INODE = os.environ.get("LEASES", "volume") == "inode"
-PHASES = os.environ.get("PHASES", "turns git build sqlite" if BY_INODE else "turns git build sqlite kill cut").split()
+PHASES = os.environ.get("PHASES", "turns git build sqlite kill cut").split()
 TURNS = int(os.environ.get("TURNS", "12"))
 # Of SQLite: those by turns, and those of each of the four writers at once.
 TRANSACTIONS = int(os.environ.get("TRANSACTIONS", "9"))
@@ -67,6 +67,18 @@ def last_wait_ms(office):
 def handovers():
     """How often the volume went to another office; by inode, the right to decide about locks."""
     return sum(status(office)["by_inode"]["lock_terms"] if BY_INODE else status(office)["shared"]["taken"] for office in OFFICES)
+
+
+def clones(office):
+    """The salvage clones that an office tells of; by inode, of its last start."""
+    if not BY_INODE:
+        return status(office)["shared"]["salvaged"]
+    try:
+        salvaged = status(office)["by_inode"]["salvaged"]
+    except RuntimeError:
+        # The volume is being opened again.
+        return []
+    return [salvaged] if salvaged else []
 
 
 def append(path, text):
@@ -267,8 +279,8 @@ def judge(writer, when, acknowledged):
         check(f"{when}: all {len(acknowledged['contracts'])} files that were answered at level 2 are in office {office}", not missing, missing)
     there = set(os.listdir(f"/mnt/{others(lost)[0]}-export"))
     put_aside = [name for name in acknowledged["export"] if name not in there]
-    salvaged = until(lambda: not put_aside or status(lost)["shared"]["salvaged"])
-    paths = {path for clone in status(lost)["shared"]["salvaged"] for path in clone["paths"]}
+    salvaged = until(lambda: not put_aside or clones(lost))
+    paths = {path for clone in clones(lost) for path in clone["paths"]}
     gone = [name for name in put_aside if f"/{name}" not in paths]
     check(
         f"{when}: of {len(acknowledged['export'])} files at level 1 {len(put_aside)} were put aside, with their paths", salvaged is not None and not gone, gone
