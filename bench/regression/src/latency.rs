@@ -14,9 +14,11 @@ use crate::{
 use anyhow::{Result, anyhow};
 use firn_nfs::v3::types::StableHow;
 use firn_rig::{EXPORT, Edge};
+use futures::future::{Either, select};
 use std::{
     future::Future,
     path::Path,
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -69,9 +71,9 @@ pub async fn measure(directory: &Path) -> Result<Figures> {
         })
         .await
     });
-    let looks = tokio::select! {
-        ended = write_all => return ended.and(Err(anyhow!("the writes ended first"))),
-        looks = looks => looks?,
+    let looks = match select(pin!(write_all), pin!(looks)).await {
+        Either::Left((ended, _)) => return ended.and(Err(anyhow!("the writes ended first"))),
+        Either::Right((looks, _)) => looks?,
     };
     drop((client, second));
     edge.stop().await?;
